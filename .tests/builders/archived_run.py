@@ -1,4 +1,4 @@
-"""A small run as its stages leave it, from per-request results to table, page and archive, all by the library's own functions."""
+"""A small finished run: per-request results, records, table, report and archive, all made by the library's own functions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
 
 
 def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str, Any]:
-    """What the client writes with --save-detailed: requests in waves of ``concurrency``, no two latencies alike."""
+    """Return a result file of the client (--save-detailed): requests in waves of ``concurrency``, all latencies different."""
     ttfts = [slow * (0.02 + 0.001 * concurrency + 0.0007 * number + 0.0001 * repetition) for number in range(REQUESTS)]
     itls = [[slow * (0.05 + 0.001 * gap + 0.0003 * number) for gap in range(OUTPUT - 1)] for number in range(REQUESTS)]
     latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
@@ -79,12 +79,12 @@ def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str
 
 
 def attempt(deployment: str) -> str:
-    """The folder of a deployment's only start, as records name it."""
+    """Return the folder of a deployment's only attempt, as records name it."""
     return f"results/demo/deployments/{deployment}/attempts/001"
 
 
 def server(deployment: str) -> DaemonState:
-    """The server of a deployment's only start, as it ended."""
+    """Return the record of the ended server of a deployment's only attempt."""
     argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
     return DaemonState(
         name="server", pid=176, argv=argv, log=f"{attempt(deployment)}/server.log", node="node01", exit_code=0,
@@ -133,7 +133,7 @@ class ArchivedRun:
 
     @classmethod
     def at(cls, root: Path) -> ArchivedRun:
-        """The one that is there already, e.g. a copy."""
+        """Return the run that exists below ``root``, for example a copy."""
         run = cls.__new__(cls)
         run._place(root)
         return run
@@ -158,7 +158,7 @@ class ArchivedRun:
         self._attempt(name)
 
     def _attempt(self, deployment: str) -> None:
-        """What the deployment's only start left: its processes, its node, its sources, why it ended."""
+        """Write the files of the deployment's only attempt: processes, node, sources, reason of the end."""
         folder = f"deployments/{deployment}/attempts/001"
         supervisor = SupervisorState(
             state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
@@ -198,7 +198,7 @@ class ArchivedRun:
         try:
             raw = read_raw(path)
         except RawError as error:
-            # As when the client wrote nothing and an empty object was put in its place afterwards.
+            # As if the client wrote no file and servemark wrote an empty object instead.
             raw = RawError(error.what, reason="raw_missing")
         bare = self._bare(
             deployment, point, attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
@@ -211,7 +211,7 @@ class ArchivedRun:
         timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.load.name))
 
     def judge(self, deployment: str, point: str, facts: verdict.ServerFacts) -> None:
-        """Record a point anew, with what was seen of server and client; table and page as well."""
+        """Judge a point again with these facts about server and client; write record, table and report."""
         plan = Plan.read(self.folder / "deployments" / deployment / "plan.json")
         self._judge(deployment, next(item for item in plan.points if item.load.name == point), facts)
         self.tabulate()
@@ -229,7 +229,7 @@ class ArchivedRun:
         path.write_text(text, encoding="utf-8")
 
     def edit(self, name: str, change: Callable[[str], str]) -> None:
-        """Change a file; it has to become another."""
+        """Change the content of a file; fail if it stays the same."""
         old = (self.folder / name).read_text()
         new = change(old)
         assert new != old, f"nothing to change in {name}"
@@ -256,7 +256,7 @@ class ArchivedRun:
         self.write("report.html", page.render(gather.gather(self.folder)))
 
     def edit_block(self, change: Callable[[Any], object]) -> None:
-        """Change the page's block of data; it has to become another."""
+        """Change the report's data block; fail if it stays the same."""
 
         def apply(text: str) -> str:
             data = json.loads(text)
@@ -267,11 +267,11 @@ class ArchivedRun:
         self.edit("report.html", lambda text: pattern.sub(lambda found: found[1] + apply(found[2]) + found[3], text))
 
     def seal(self) -> Path:
-        """Seal everything as it is now, as archive_results does."""
+        """Seal the present files, as archive_results does."""
         try:
             contents.archive(self.folder, self.root / "envs", self.path, {})
         except (ServemarkError, RecursionError):
-            # A record that cannot be read: whoever sealed this did it without us.
+            # A record cannot be read, so the crate cannot be written: seal the files without it.
             archive.seal(contents.archived_files(self.folder, self.root / "envs"), self.path)
         return self.path
 
@@ -283,7 +283,7 @@ def _key_parts(deployment: str) -> dict[str, Any]:
 
 @contextmanager
 def copy_of(run: ArchivedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchivedRun]:
-    """A copy to be changed. The network may not be used, and nothing may be left in the folder for temporary files."""
+    """Yield a copy that a test may change; fail if the network is used or a temporary file is left."""
     room = tmp_path / "room"
     room.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(room))
@@ -294,5 +294,5 @@ def copy_of(run: ArchivedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def wrong(path: Path) -> list[str]:
-    """What is wrong with an archive."""
+    """Return the problems of an archive."""
     return list(verification.verify(path).wrong)

@@ -89,7 +89,7 @@ def _this_machine() -> Hardware:
 
 
 class Told(Progress):
-    """Progress whose texts can be read."""
+    """Progress that a test can read."""
 
     def __init__(self, path: Path):
         super().__init__(path, "stage", "subject", "the.log")
@@ -107,13 +107,13 @@ class Told(Progress):
 
 
 def planned_point(number: int, share: dict[str, Any], **changes: Any) -> PlannedPoint:
-    """A short load point: 4 requests at once, 8 tokens in, 5 out."""
+    """Return a short planned point: 4 requests at once, 8 tokens in, 5 out."""
     point = load(**{"repetition": number, "seed": number, "warmups": 1, **changes})
     return PlannedPoint(load=point, key=key.digest(share, key.point_parts(point)))
 
 
 def stage_context(folder: Path, told: Progress, plan: Plan, **changes: Any) -> StageContext:
-    """The context of a stage, made without files."""
+    """Return the context of a stage without reading files."""
     values = {
         "progress": told,
         "log": folder / "stage.log",
@@ -145,7 +145,7 @@ class Deployment:
     timeouts: Timeouts = field(
         default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
     )
-    # Points are short and the machine may be busy: what that brings about is no matter of these tests.
+    # Points are short and the machine may be busy; these tests do not judge the effects.
     verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0))
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class Deployment:
             topology=self.topology,
             options={},
             variables=variables,
-            # Nodes must be of the kind that was planned for.
+            # The hardware of the nodes must equal the planned one.
             hardware=_this_machine(),
         )
         self.plan = Plan(

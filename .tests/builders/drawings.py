@@ -1,4 +1,4 @@
-"""What the tests of the page in a browser share."""
+"""Helpers of the tests of the report in a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def texts(page, chart: str) -> list[str]:
 
 
 def settle(page) -> None:
-    """Two frames: Vega draws asynchronously after a signal."""
+    """Wait for two frames: Vega draws asynchronously after a signal."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 

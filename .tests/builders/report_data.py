@@ -87,7 +87,7 @@ def measurement(
 
 
 def invalid(deployment: str = "plain", **changes: Any) -> records.Measurement:
-    """An INVALID measurement whose record wrongly carries figures."""
+    """Return an INVALID measurement whose record wrongly contains results."""
     values: dict[str, Any] = {
         "verdict": "INVALID",
         "reasons": (records.Reason(code="requests_failed", severity="INVALID", detail="15 of 32 requests failed: HTTP 500."),),
@@ -149,7 +149,7 @@ def check(name: str = "cpu", **changes: Any) -> records.EnvironmentCheck:
 
 
 def kernel_check(variables: tuple[str, ...] = (), **changes: Any) -> records.EnvironmentCheck:
-    """vLLM 0.32.0 for CUDA 13 on a node with a whole toolkit; ``changes`` are those of its kernel tools."""
+    """Return the check of vLLM 0.32.0 for CUDA 13 on a node with a complete toolkit; ``changes``: fields of its kernel tools."""
     tools: dict[str, Any] = {
         "flashinfer": "0.7.0",
         "sampler": True,
@@ -250,7 +250,7 @@ def sweep() -> list[records.Measurement]:
 
 
 def demo() -> RunRecords:
-    """The embedded default as it would end on a laptop."""
+    """Return a finished run of the default configuration on a laptop."""
     points = sweep()
     halves = records.Estimate(
         weights_gib=0.00104,
@@ -302,7 +302,7 @@ def demo() -> RunRecords:
 
 
 def troubled() -> RunRecords:
-    """Hostile names, a deployment that never came up, an INVALID point, earlier attempts, a workload by rate."""
+    """Return a run with hostile names, a failed deployment, an INVALID point, earlier attempts and a workload by rate."""
     base = demo()
     failure = records.Failure(
         stage="await_ready",

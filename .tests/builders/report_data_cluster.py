@@ -189,7 +189,7 @@ def two_nodes() -> RunRecords:
         },
         stopped={name: records.Stopped(deployment=name, seconds=4.2) for name in names},
         measurements=points,
-        # The shape of a large model, so that there is something to work a bound out of.
+        # The shape of a large model, from which the roofline can be computed.
         manifests={"tiny": manifest().model_copy(update={"config": json.loads(GPT_OSS.read_text())})},
         attempts=[
             parts.attempt(

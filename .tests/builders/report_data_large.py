@@ -1,4 +1,4 @@
-"""Builders of a run with very many measurements: thousands of load points, each with figures of its own."""
+"""Builders of a run with very many measurements: thousands of load points, each with its own results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builders of what a page shows beside tables and curves: latency bins, timelines, attempts."""
+"""Builders of other parts of a report: latency bins, timelines, attempts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from servemark.report.gather import Attempt
 
 
 def samples(summary: records.Summary) -> np.ndarray:
-    """As many values as the summary counts, thickest at its median, the same at every call."""
+    """Return as many values as the summary counts, densest at its median; every call returns the same ones."""
     steps = (np.arange(summary.count) + 0.5) / summary.count
     return summary.p50 * np.exp(0.12 * np.log(steps / (1 - steps)))
 
 
 def distributions(measurements: Sequence[records.Measurement]) -> list[Distribution]:
-    """The bins of every load, as per-request results of these latencies would give them."""
+    """Return the bins of every load, as if from per-request results with these latencies."""
     loads: dict[tuple, list[records.Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":

@@ -1,4 +1,4 @@
-"""The page as a test reads it."""
+"""The report's HTML as a test reads it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Document(HTMLParser):
 
     @property
     def block(self) -> dict[str, Any]:
-        """The block of data, with a dictionary for each row of its tables."""
+        """The data block, with a dictionary for each row of its tables."""
         return page.expanded(self.json(page.BLOCK_ID))
 
     @property

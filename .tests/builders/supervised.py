@@ -11,7 +11,7 @@ from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.supervisor.process_request import DaemonRequest
 
-# A daemon like vLLM's worst: a child that detached itself into a session of its own, and (by argument) deaf to TERM.
+# Has a child in its own session that ignores TERM, as vLLM may have. With the argument `deaf` it ignores TERM itself.
 DAEMON = """
 import os, signal, subprocess, sys, time
 if 'deaf' in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)

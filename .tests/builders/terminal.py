@@ -27,7 +27,7 @@ class Terminal:
         self._reader.start()
 
     def ends(self) -> dict[str, Any]:
-        """Standard input, output and error of a process that shall run here."""
+        """Return standard input, output and error for a process in this terminal."""
         return {"stdin": self._theirs, "stdout": self._theirs, "stderr": self._theirs}
 
     def resize(self, columns: int, lines: int) -> None:
@@ -61,7 +61,7 @@ class Terminal:
             return bool(self._screen.cursor.hidden)
 
     def _read(self) -> None:
-        # EIO: nobody has the other end any more.
+        # EIO: no process has the other end open.
         with contextlib.suppress(OSError):
             while block := os.read(self._ours, 65536):
                 with self._lock:

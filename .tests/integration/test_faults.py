@@ -115,7 +115,7 @@ def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
         pytest.param("never_ready", "engine_starting", "not ready after 6 s", marks=pytest.mark.full),
     ],
 )
-def test_server_that_never_starts_is_named_and_twice_gives_up(checkout: Checkout, fault: str, reason: str, words: str):
+def test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap(checkout: Checkout, fault: str, reason: str, words: str):
     checkout.config["timeouts"] |= {"start": 6.0}
     checkout.inject(fault)
 

@@ -142,7 +142,7 @@ FORETOLD = {
 
 ELSEWHERE = {
     "nothing": "test_first_run_measures_all_and_second_does_nothing",
-    "failure": "test_server_that_never_starts_is_named_and_twice_gives_up",
+    "failure": "test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap",
     "record": "test_deleted_record_is_restored_from_ledger",
     "point": "test_added_concurrency_measures_only_its_points",
     "damage": "test_damaged_ledger_entry_is_measured_again",

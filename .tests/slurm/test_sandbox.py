@@ -212,7 +212,7 @@ def test_refused_at_submission(cluster: Sandbox, flags: tuple[str, ...], message
 
 @pytest.mark.full
 @needs_slurm
-def test_qos_beside_normal(quiet: Sandbox) -> None:
+def test_qos_other_than_normal(quiet: Sandbox) -> None:
     assert quiet.run(["srun", "--qos=urgent", "true"]).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""What several unit tests share: waiting, told progress, the stand-ins, and deployments that are walked through their stages."""
+"""Fixtures of several unit tests: waiting, recorded progress, the stand-ins, and deployments that run stage by stage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the executor's words for configuration keys: servemark replaces them, and the executor's own tests expect the first ones."""
+    """Restore the executor's terms after each test: servemark replaces them, and the executor's own tests expect the original ones."""
     for name, term in TERMS.items():
         monkeypatch.setitem(TERMS, name, term)
 
@@ -44,7 +44,7 @@ def told(tmp_path) -> Told:
 
 @pytest.fixture
 def killed_at_the_end() -> Iterator[Callable[[Any], Any]]:
-    """Takes whatever has a ``process`` and gives it back; the process is killed when the test is over."""
+    """Return a function that returns its argument and kills the argument's ``process`` after the test."""
     made: list[Any] = []
     yield lambda thing: made.append(thing) or thing
     for thing in made:
@@ -93,7 +93,7 @@ def run(built_run, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def watch() -> OwnerWatch:
-    """A watch on this very process: it never fires."""
+    """A watch on this process as the owner process: it never ends a tool."""
     return OwnerWatch(identity.myself())
 
 
@@ -105,20 +105,20 @@ def standin(tmp_path_factory) -> Environment:
 
 @pytest.fixture
 def nowhere(monkeypatch) -> None:
-    """This process is in no job, and nobody has told it which devices it has."""
+    """Put this process outside of any job, without CUDA_VISIBLE_DEVICES."""
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", ownership.VARIABLE, process_request.VISIBLE):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch, nowhere) -> StandinSlurm:
-    """This process is the batch step of a job on node1 and node2, which are this machine."""
+    """Make this process the batch step of a job on node1 and node2, which are this machine."""
     return StandinSlurm.install(tmp_path / "slurm", monkeypatch)
 
 
 @pytest.fixture
 def deploy(tmp_path, standin, told, watch, monkeypatch, nowhere):
-    """Makes deployments on a machine of their own (lock and scratch folders); after the test nothing of them is left."""
+    """Make deployments with their own machine lock and scratch folders; end all of their processes after the test."""
     root = tmp_path / "machine"
     root.mkdir(mode=0o700)
     monkeypatch.setenv(private.RUNTIME_VARIABLE, str(root))
@@ -136,7 +136,7 @@ def deploy(tmp_path, standin, told, watch, monkeypatch, nowhere):
 
 @pytest.fixture
 def standin_copy(tmp_path, standin) -> Environment:
-    """A stand-in of a test's own, to be changed."""
+    """A copy of the stand-in, which the test may change."""
     prefix = tmp_path / "prefix"
     shutil.copytree(standin.prefix, prefix, symlinks=True)
     return standin.model_copy(update={"prefix": str(prefix), "python": str(prefix / "bin" / "python")})

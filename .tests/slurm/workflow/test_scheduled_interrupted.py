@@ -28,7 +28,7 @@ from snakemake_executor_plugin_slurm_guarded import guard
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("queue_left_empty")]
 core = pytest.mark.core
 
-# From a signal to the end of the main process (interrupts.BOUND_S is 8 s).
+# From a signal to the end of the main process (signals.BOUND_S is 8 s).
 ANSWER_S = 13.0
 
 

@@ -1,4 +1,4 @@
-"""``servemark check`` asks the machine and Slurm: ok, problem or not checked, and the exit code."""
+"""``servemark check`` on this machine and Slurm: ok, problem or not checked, and the exit code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_missing_model_is_a_problem_only_where_the_run_would_read_it(checkout, t
     assert state != "problem" or found[state][0].startswith("my.yaml:4: ")
 
 
-def test_model_folder_that_is_there_is_examined(checkout, capsys):
+def test_existing_model_folder_is_examined(checkout, capsys):
     builtin.make("tiny-dense", checkout / "model")
     code, found = run(capsys, source="./model")
     assert code == 0 and f"models.m.source: {checkout}/model" in found["ok"]
@@ -128,7 +128,7 @@ def test_room_for_auto_on_a_cluster_is_that_of_the_largest_lock(checkout, tmp_pa
     assert any(f"up to {gib} GiB" in text for text in [*found["ok"], *found["problem"]])
 
 
-def test_cache_of_a_cluster_that_is_elsewhere_is_not_checked(checkout, capsys):
+def test_cache_that_is_not_on_this_machine_is_not_checked(checkout, capsys):
     code, found = run(capsys, site="cache: /no/cache")
     assert code == 0 and any("/no/cache" in text for text in found["not checked"])
 
@@ -140,7 +140,7 @@ def test_interface_that_this_machine_has_is_ok(checkout, capsys):
     assert code == 0 and any("nonexistent7" in text for text in found["not checked"])
 
 
-def test_slurm_is_asked_with_the_requests_of_a_run(checkout, tmp_path, monkeypatch, capsys):
+def test_slurm_checks_the_requests_of_a_run(checkout, tmp_path, monkeypatch, capsys):
     calls = tmp_path / "calls"
     slurm(tmp_path, monkeypatch, sbatch=f'echo "$@" >> {calls}')
     code, found = run(capsys, site="partition: batch\ngpus_per_node: 4")
@@ -157,7 +157,7 @@ def test_job_that_slurm_refuses_is_a_problem(checkout, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("missing", ["all", "srun", "silent"])
-def test_slurm_that_cannot_be_asked_is_not_checked(checkout, tmp_path, monkeypatch, capsys, missing):
+def test_jobs_are_not_checked_without_a_working_slurm(checkout, tmp_path, monkeypatch, capsys, missing):
     if missing == "silent":
         only(tmp_path / "slurm", monkeypatch, dict.fromkeys(BODIES, SILENT))
     elif missing == "srun":

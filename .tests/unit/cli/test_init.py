@@ -108,7 +108,7 @@ def test_slurm_gets_a_cluster_file_from_what_it_lists(site, capsys):
     assert cli.main(["check", "my.yaml"]) == 0
 
 
-def test_places_and_modules_of_the_shell_stand_in_the_cluster_file(site, monkeypatch, tmp_path):
+def test_folders_and_loaded_modules_are_in_the_cluster_file(site, monkeypatch, tmp_path):
     (tmp_path / "project").mkdir()
     monkeypatch.setenv("PROJECT", str(tmp_path / "project"))
     monkeypatch.setenv("LOADEDMODULES", "slurm/22:gcc/13.2")
@@ -263,7 +263,7 @@ class Dialogue:
         os.write(self.terminal, answer.encode())
 
     def _waits(self) -> bool:
-        """Tell whether the command waits for input. Python loses a Ctrl-C between the prompt and the system call that reads."""
+        """Return whether the command waits for input. Python loses a Ctrl-C between the prompt and the system call that reads."""
         return Path(f"/proc/{self.child}/stat").read_text().rpartition(") ")[2].startswith("S")
 
     def end(self) -> int:

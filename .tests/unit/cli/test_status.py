@@ -1,4 +1,4 @@
-"""What lives, from files, processes and Slurm; the table and the JSON."""
+"""Active deployments by files, processes and Slurm; the table and the JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_empty_or_missing_folder_lists_nothing(tmp_path, results):
         ({"identity": DEAD}, no_slurm(), None),
         ({"state": "ended"}, no_slurm(), None),
         ({"state": "ending", "why": "stop_requested"}, no_slurm(), True),
-        # Another host: its job decides; without Slurm's word, how fresh its files are.
+        # Another host: its job decides; if Slurm does not respond, the age of its files.
         ({"identity": ELSEWHERE, "job": "7"}, slurm(j7="RUNNING"), True),
         ({"identity": ELSEWHERE, "job": "7"}, slurm(j7="COMPLETING"), True),
         ({"identity": ELSEWHERE, "job": "7"}, slurm(j7="TIMEOUT"), None),
@@ -44,7 +44,7 @@ def test_empty_or_missing_folder_lists_nothing(tmp_path, results):
         ({"identity": ELSEWHERE, "held": True, "beat": NOW - 2}, no_slurm(), True),
         ({"identity": ELSEWHERE, "held": True, "beat": NOW - 600}, no_slurm(), False),
         ({"identity": ELSEWHERE, "job": "7"}, no_slurm(), False),
-        # A job that is over does not live on this host either, whatever the pid.
+        # An attempt whose job has ended is not active, even if its pid is alive on this host.
         ({"job": "7"}, slurm(), None),
     ],
 )

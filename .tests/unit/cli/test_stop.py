@@ -1,4 +1,4 @@
-"""The way from a deployment's name to its end."""
+"""``servemark stop``: finding a deployment by its name, ending it, and cancelling its job."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def ended(attempt: Path, **more: object):
         ({"why": "stop_requested", "leftovers": ("7 vllm",)}, " 7 vllm"),
     ],
 )
-def test_deployment_is_asked_to_end_and_awaited(results, more, said):
+def test_stop_waits_for_the_end_of_the_deployment(results, more, said):
     attempt = results.add()
     clock, words = Clock(3.0, ended(attempt, **more)), []
     Stopping(words.append, no_slurm(), clock=clock, sleep=clock.sleep).run(*results.living())
     assert (attempt / "stop").exists() and said in words[-1]
 
 
-def test_killed_supervisor_is_not_awaited(results):
+def test_stop_does_not_wait_for_a_killed_supervisor(results):
     attempt = results.add()
     state = supervisor.read_state(attempt).model_copy(update={"identity": str(DEAD)})
     clock, words = Clock(1.0, lambda: write_atomically(attempt / "keeper.json", state.model_dump_json())), []

@@ -22,7 +22,7 @@ PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nmore\n-----END 
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    """A commit, and a Slurm that knows one job."""
+    """A commit, and a Slurm with one job."""
 
     def run(argv, **_) -> str:
         if argv[0] == "sinfo":

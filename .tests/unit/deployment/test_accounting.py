@@ -205,7 +205,7 @@ def account(deployment, told, **more):
     return accounting.account(plan(), deployment.folder, deployment.folder / "jobs.jsonl", progress=told, patience_s=0.0, **more)
 
 
-def test_without_a_scheduler_it_says_so_and_asks_nobody(deployment, slurm, told):
+def test_without_a_scheduler_no_tool_is_called(deployment, slurm, told):
     calls = slurm(sacct="", scontrol="")
     deployment(f"process {os.getpid()}")
     assert account(deployment, told) == Accounting(deployment="x", scheduler="none", gpu_hours_used=2.0)
@@ -232,7 +232,7 @@ def test_jobs_of_all_attempts_and_requeues_are_accounted(deployment, slurm, told
     assert all(part in words for part in ("job 1 COMPLETED", "job 4 REQUEUED", "job 4 COMPLETED", "0.02", "6.00"))
 
 
-def test_a_replay_keeps_what_is_known_and_asks_nobody(deployment, slurm, told):
+def test_replay_keeps_the_record_without_queries(deployment, slurm, told):
     calls = slurm(sacct=SACCT, scontrol=None)
     deployment("job 1")
     first = account(deployment, told)
@@ -242,7 +242,7 @@ def test_a_replay_keeps_what_is_known_and_asks_nobody(deployment, slurm, told):
     assert calls.read_text() == asked
 
 
-def test_only_what_is_new_is_asked_for(deployment, slurm, told):
+def test_only_new_or_unfinished_jobs_are_queried(deployment, slurm, told):
     calls = slurm(sacct=SACCT, scontrol=None)
     deployment("job 1")
     deployment("job 4")
@@ -255,7 +255,7 @@ def test_only_what_is_new_is_asked_for(deployment, slurm, told):
     assert "--jobs=4,3" in calls.read_text()
 
 
-def test_silent_slurm_is_reported_and_fails_nothing(deployment, slurm, told):
+def test_silent_slurm_is_recorded_and_does_not_fail_the_run(deployment, slurm, told):
     slurm(sacct=None, scontrol=None)
     deployment("job 7")
     jobs_file = deployment.folder / "jobs.jsonl"
@@ -268,7 +268,7 @@ def test_silent_slurm_is_reported_and_fails_nothing(deployment, slurm, told):
     assert account(deployment, told).source == "sacct", "queried again when Slurm responds"
 
 
-def test_a_cluster_without_slurms_tools_fails_nothing_either(deployment, tmp_path, monkeypatch, told):
+def test_missing_slurm_tools_do_not_fail_the_run(deployment, tmp_path, monkeypatch, told):
     monkeypatch.setenv("PATH", str(tmp_path))
     deployment("job 7")
     record = account(deployment, told)

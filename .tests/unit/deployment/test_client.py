@@ -43,7 +43,7 @@ def test_every_process_runs_bench_client(tmp_path, count):
 def test_shares_add_up_to_the_load(concurrency, rate):
     point = load(seed=7, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)
     three = shares(point)
-    # As many for each place; where the rate is the load, as many each.
+    # In proportion to the slots; with a request rate, equal numbers.
     assert [share.requests for share in three] == ([7, 7, 7] if rate else [9, 6, 6])
     assert [share.warmups for share in three] == ([5, 5, 4] if rate else [6, 4, 4])
     assert [share.concurrency for share in three] == ([3, 2, 2] if concurrency else [None] * 3)

@@ -75,7 +75,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert plain.left == [] and not secret.exists()
 
 
-def test_a_cluster_that_is_late_is_waited_for(ray):
+def test_start_waits_for_a_late_ray_node(ray):
     plain = ray(nodes=f"{THERE} if time.monotonic() - _begin > 1 else []")
     started = plain.start()
     assert started.failure is None and started.ray_nodes[0].devices == 2
@@ -95,7 +95,7 @@ def test_ended_ray_head_fails_at_once_with_its_error(ray):
     assert endpoint.failure == started.failure, "no server without its cluster"
 
 
-def test_an_environment_without_ray_fails_with_pythons_word(deploy):
+def test_environment_without_ray_fails_with_the_error_of_python(deploy):
     plain = deploy(topology=TOPOLOGY, points=1)
     started = plain.start()
     assert started.failure.stage == "start_cluster"
@@ -113,7 +113,7 @@ def test_an_environment_without_ray_fails_with_pythons_word(deploy):
     ],
 )
 def test_incomplete_ray_cluster_failure_lists_nodes_found(ray, monkeypatch, given, words):
-    # The Ray cluster check has 5 s at least: an interpreter on a shared disk takes its time.
+    # By default the Ray cluster check gets at least 5 s, because an interpreter on a shared disk starts slowly.
     monkeypatch.setattr(ray_executor, "CHECK_S", 1.0)
     plain = ray(cluster_s=1.0, **given)
     started = plain.start()
@@ -168,7 +168,7 @@ def test_supervisor_ended_before_ray_start_is_named(ray, monkeypatch):
     assert (started.failure.reason, started.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
 
 
-def test_a_head_that_never_listens_is_said(ray, monkeypatch):
+def test_ray_head_that_never_listens_is_a_failure(ray, monkeypatch):
     plain = ray("import time; time.sleep(300)", cluster_s=0.5)
     failure = plain.start().failure
     assert failure.reason == "ray_incomplete" and " 127.0.0.1:" in failure.detail
@@ -206,7 +206,7 @@ def test_ray_over_two_nodes_has_head_and_worker(ray, slurm, site):
     assert plain.stop().leftovers == () and plain.left == []
 
 
-# A Ray whose raylet crashes: what it says is in the scratch folder alone.
+# A Ray whose raylet crashes: its error is only in the scratch folder.
 CRASHES = """
 logs = os.path.join(os.environ['RAY_TMPDIR'], 'session_1', 'logs')
 os.makedirs(logs)
@@ -226,7 +226,7 @@ def test_failure_quotes_kept_logs_of_dead_ray_node(ray, slurm, site):
     assert list(Path(site.scratch).glob("servemark-*/*/session_1")) == [] and plain.left == []
 
 
-def test_every_replica_has_a_ray_of_its_own_on_ports_of_its_own(ray, slurm, site):
+def test_each_replica_has_its_own_ray_cluster_and_ports(ray, slurm, site):
     slurm.devices(node1="GPU-a,GPU-b", node2="GPU-c,GPU-d")
     two = Topology(nodes=2, devices_per_node=2, replicas=4, executor="ray")
     one = NODE | {"Resources": {"GPU": 1.0}}

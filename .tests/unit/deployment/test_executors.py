@@ -15,7 +15,7 @@ from servemark.records.topology import EXECUTORS
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_every_executor_has_a_class_of_its_own(tmp_path, told, name):
+def test_each_executor_has_its_own_class(tmp_path, told, name):
     found = type(executor(tmp_path, told, plan(topology=Topology.model_construct(executor=name))))
     assert issubclass(found, Executor) and found.__module__ == f"{executors.__name__}.{name}"
 
@@ -72,7 +72,7 @@ DP4_OF = ["--data-parallel-size", "4", "--data-parallel-size-local", "2", "--dat
         ),
     ],
 )  # fmt: skip
-def test_the_servers_command_line(tmp_path, told, topology, number, expected):
+def test_command_line_of_the_server(tmp_path, told, topology, number, expected):
     asked = plan(topology=Topology(**topology))
     argv = command_lines.serve(
         "/env/bin/python",
@@ -153,7 +153,7 @@ CPU_RAY = {
         ({}, "cpu", {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5"}),
     ],
 )
-def test_the_servers_environment(tmp_path, told, topology, accelerator, variables, expected):
+def test_environment_of_the_server(tmp_path, told, topology, accelerator, variables, expected):
     asked = plan(topology=Topology(**topology), variables=variables)
     hardware = HARDWARE.model_copy(update={"accelerator": accelerator})
     env = executor(tmp_path, told, asked, hardware=hardware).environment(NODE)

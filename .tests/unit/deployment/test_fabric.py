@@ -39,7 +39,7 @@ def test_transports_are_read_from_nccl_log():
         ("", ()),
     ],
 )  # fmt: skip
-def test_lines_that_tell_of_a_transport(line, found):
+def test_transport_is_read_from_a_line_of_nccl(line, found):
     assert fabric.transports(line) == found
     assert fabric.transports(f"{line}\n{line}\n") == found, "each once"
 
@@ -151,7 +151,7 @@ def test_failed_all_reduce_ends_deployment_and_names_nodes(spanning, tmp_path, f
     assert plain.serve(started.model_copy(update={"failure": failure})).failure == failure, "no server without its fabric"
 
 
-def test_a_log_with_a_known_cause_is_named_by_it(tmp_path):
+def test_failed_all_reduce_has_the_cause_in_its_log(tmp_path):
     log = tmp_path / "log"
     log.write_text("torch.distributed.DistBackendError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n")
     error = fabric._failed(4, ["node1 (ib0, 10.0.0.1)"], None, log)

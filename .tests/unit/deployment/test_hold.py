@@ -69,7 +69,7 @@ def test_usage_counts_over_all_servers_since_first_reading():
     assert (usage.finished, usage.running, usage.silent) == (4, 0, ("server-r1",))
 
 
-def test_the_page_names_everything_that_a_user_needs():
+def test_how_to_use_has_everything_that_a_user_needs():
     page = how_to_use.page(FACTS)
     quoted = shlex.quote(str(FACTS.key_file))
     for fact in (
@@ -86,18 +86,18 @@ def test_the_page_names_everything_that_a_user_needs():
         assert fact in page, fact
 
 
-def test_the_page_of_this_machine_has_no_login_node_and_no_end():
+def test_how_to_use_on_one_machine_has_no_login_node_and_no_end():
     page = how_to_use.page(replace(FACTS, scheduled=False, ends_at=None, url="http://127.0.0.1:20003"))
     assert "LOGIN" not in page and "alice@node07" in page and "2027-01-15" not in page
 
 
-def test_the_page_says_what_the_key_does_not_protect():
+def test_how_to_use_lists_what_the_key_does_not_protect():
     shown = how_to_use.page(replace(FACTS, exposed=("Ranks on 2 nodes exchange prompts without a key.",)))
     assert "Ranks on 2 nodes" in shown and "/shared/checkout/docs/security.md" in shown
     assert "HTTP" in shown and "HTTP" not in how_to_use.exposed(replace(FACTS, scheduled=False))
 
 
-def test_page_contains_complete_python_program():
+def test_how_to_use_contains_a_complete_python_program():
     code = how_to_use.page(FACTS).partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
     assert {ast.unparse(word.value) for word in ast.walk(ast.parse(code)) if isinstance(word, ast.keyword)} >= {
         repr(f"{FACTS.url}/v1"),
@@ -117,7 +117,7 @@ def test_no_command_puts_the_key_on_a_command_line():
 
 
 class Place:
-    """The files of a ready deployment, in ``root``."""
+    """Files of a ready deployment below ``root``."""
 
     def __init__(self, root: Path, told, monkeypatch):
         self.folder = root / "results" / RUN / "serving" / NAME
@@ -223,7 +223,7 @@ def test_failed_start_is_error_unless_stopped_on_request(place, reason, well):
     assert place.stopped == 1
 
 
-def test_an_interruption_leaves_no_page_and_says_that_it_ended(place, monkeypatch):
+def test_interruption_removes_how_to_use_and_records_the_end(place, monkeypatch):
     place.says("running")
 
     def interrupt(_: float) -> None:
@@ -263,7 +263,7 @@ def test_one_machine_serves_one_deployment_at_a_time(deployments, words, refused
     assert ONE in caught.value.do and OTHER in caught.value.do and caught.value.exit_code == 2
 
 
-def test_a_new_run_forgets_earlier_holds(tmp_path, monkeypatch):
+def test_new_run_removes_records_of_earlier_endpoints(tmp_path, monkeypatch):
     at_exit = []
     monkeypatch.setattr(serve.atexit, "register", lambda *call: at_exit.append(call))
     folder = tmp_path / RUN / "serving" / NAME

@@ -97,7 +97,7 @@ def test_new_attempt_after_death_measures_missing_points(deploy, tmp_path):
     assert (record.verdict, Path(record.attempt).name) == ("VALID", "002")
 
 
-def test_a_run_that_is_killed_takes_the_deployment_along(deploy, monkeypatch, wait_for):
+def test_killed_run_ends_its_deployment(deploy, monkeypatch, wait_for):
     master = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     monkeypatch.setenv(identity.OWNER_PROCESS_VARIABLE, str(identity.Identity.of(master.pid)))
     plain = deploy(points=1)

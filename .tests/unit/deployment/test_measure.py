@@ -27,7 +27,7 @@ from servemark.run import final_check
 from servemark.supervisor import ownership
 
 
-def test_a_stored_measurement_is_judged_by_todays_thresholds(deploy):
+def test_stored_measurement_is_judged_by_current_thresholds(deploy):
     plain = deploy(points=1)
     plain.up()
     assert plain.measure().verdict == "VALID"
@@ -63,7 +63,7 @@ def test_a_suspect_measurement_is_kept_and_marked(deploy):
 
 
 @pytest.mark.parametrize("victim", ["client", "server", "job"])
-def test_a_process_that_was_stopped_makes_the_point_suspect(deploy, victim):
+def test_suspended_process_makes_the_point_suspect(deploy, victim):
     plain = deploy(points=1, point={"requests": 40}, variables={"STANDIN_TOKEN_S": "0.1"})
     plain.up()
     log = plain.attempt / "server.log"
@@ -222,7 +222,7 @@ def test_lost_point_leaves_ledger_file_unchanged(deploy):
     plain.up()
     good = plain.measure()
     plain.stop()
-    # The same point of another experiment, whose deployment fails: its results take the same place.
+    # The same point in another experiment whose deployment fails: its empty results replace the file.
     other = plain.plan.points[0].model_copy(update={"key": "0" * 64})
     plain.plan = plain.plan.model_copy(update={"points": (other,)})
     assert plain.measure().verdict == "INVALID" and plain.raw().read_text() == "{}\n"
@@ -284,7 +284,7 @@ def test_next_point_reports_deployment_ended_from_outside(deploy, wait_for, how,
     assert plain.stop().failure == record.failure
 
 
-def test_the_client_runs_on_its_own_node_through_the_launcher(deploy, slurm, tmp_path):
+def test_client_with_its_own_node_starts_through_the_launcher(deploy, slurm, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir(mode=0o700)
     site = Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))

@@ -21,7 +21,7 @@ from servemark.processes import identity
 from servemark.records import Node, Topology
 from servemark.supervisor.process_request import DaemonRequest, is_plain
 
-# The stand-in of vLLM is one process however many ranks it is asked for; the nodes are this machine.
+# The stand-in of vLLM is one process for any number of ranks; both nodes are this machine.
 TWO = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=2, executor="mp")
 
 
@@ -36,7 +36,7 @@ def node(name: str = "node1", **changes) -> Node:
     return Node(**(values | changes))
 
 
-def test_nodes_that_are_alike_pass():
+def test_equal_nodes_pass():
     node_checks.compare([node("node1"), node("node2")], 4, needs_ray=True)
     node_checks.compare([node("node1", ray=None), node("node2", ray="2.54.1")], 2, needs_ray=False)
 
@@ -138,7 +138,7 @@ def test_all_nodes_are_surveyed_at_once_and_swept_at_end(two, slurm):
     assert_all_gone(plain)
 
 
-def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
+def test_client_node_of_another_kind_is_surveyed_in_its_own_step(two, slurm):
     slurm.heterogeneous("node1,node2", "client1")
     slurm.devices(node1="0", node2="0", client1="")
     plain = two(topology=TWO.model_copy(update={"client": "own"}))
@@ -150,7 +150,7 @@ def test_a_client_of_another_kind_is_asked_in_a_step_of_its_own(two, slurm):
     assert [part.node for part in started.replicas[0].parts] == [0, 1]
 
 
-def test_a_node_that_does_not_answer_is_named(two, slurm):
+def test_node_that_does_not_respond_is_named(two, slurm):
     slurm.lose("node2")
     failure = two().start().failure
     assert failure.reason == "node_silent" and failure.stage == "start_cluster"
@@ -168,7 +168,7 @@ def test_silent_nodes_are_all_named_with_srun_errors(two, slurm):
     assert failure.quote[-1].startswith("srun: error:")
 
 
-def test_a_failure_of_a_node_comes_back_with_its_name(two, slurm):
+def test_failure_on_a_node_has_the_name_of_the_node(two, slurm):
     site = Site.model_construct(scheduler="slurm", interface="ib*", scratch=str(slurm.folder))
     failure = two(site=site).start().failure
     assert failure.reason == "wrong_interface"
@@ -201,7 +201,7 @@ def launcher(tmp_path: Path, job: str | None = "1", names: tuple[str, ...] = ("n
 REQUEST = DaemonRequest(name="check", argv=("python", "check.py"), env={"A": "b"}, log="x.log", devices=(1,))
 
 
-def test_a_tool_of_this_machine_is_run_as_it_is(tmp_path, nowhere):
+def test_tool_on_this_machine_runs_without_a_launcher(tmp_path, nowhere):
     tool = launcher(tmp_path, None, (identity.host(),)).tool(identity.host(), REQUEST)
     assert tool.argv == ["python", "check.py"] and not tool.launched
     assert (tool.env["A"], tool.env[identity.NODE_VARIABLE]) == ("b", identity.host())
@@ -250,13 +250,13 @@ def test_node_folder_with_unset_variable_is_refused(monkeypatch):
     assert failed.value.reason == "variable_not_set"
 
 
-def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):
+def test_sweep_returns_each_ended_process_with_its_node(slurm, tmp_path, wait_for):
     made = launcher(tmp_path)
     left = subprocess.Popen(["sleep", "300"], env={**os.environ, **identity.mark(made.attempt)})
     try:
         wait_for(lambda: [p.pid for p in identity.marked(made.attempt)] == [left.pid])
         found = node_checks.sweep(made, 20, tmp_path / "stop.log")
-        # Both nodes are this machine: one of them, or both, met it. The second may meet it without arguments, when it has ended.
+        # Both nodes are this machine, so one or both find the process; the second may find it ended, without arguments.
         assert any(words.endswith(f": {left.pid} sleep 300") for words in found)
         assert all(words.split(": ", 1)[1].startswith(f"{left.pid} sleep") for words in found)
         assert {words.split(":")[0] for words in found} <= {"node1", "node2"}
@@ -266,7 +266,7 @@ def test_the_sweep_says_what_it_ended_and_where(slurm, tmp_path, wait_for):
         left.wait()
 
 
-def test_reach_that_fails_is_a_failure_of_its_node(slurm, tmp_path, told, monkeypatch):
+def test_failed_connection_names_the_node_that_tried_it(slurm, tmp_path, told, monkeypatch):
     made = launcher(tmp_path)
     every = [node("node1", address="127.0.0.1"), node("node2", address="127.0.0.1")]
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -50,6 +50,6 @@ def test_rate_covers_last_seconds_and_ttft_excludes_warmups(scene):
     assert scene.at(32, 320.0, 4.0, 5, ttft_s=9.3, ttft_count=5)["tokens_per_s"] == 10.0
 
 
-def test_finished_requests_never_exceed_those_asked(scene):
+def test_finished_requests_never_exceed_the_configured_number(scene):
     scene.at(0, 0.0, 0.0, 0)
     assert scene.at(1, 9.0, 1.0, 99)["finished"] == 10

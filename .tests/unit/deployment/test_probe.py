@@ -12,7 +12,7 @@ from servemark.errors import StageFailed
 GOOD = (200, {"usage": {"completion_tokens": 1}})
 
 
-def test_a_server_is_asked_for_health_its_model_and_one_token():
+def test_probe_requests_health_models_and_one_token():
     with server(**{"v1/completions": GOOD}) as (handler, url):
         probe = ServerProbe(url, "tiny", "the-key")
         assert [probe(), probe()] == ["healthy", "ready"]
@@ -59,7 +59,7 @@ def test_another_program_on_our_port_is_an_error_at_once(models, words):
     assert "deployments.NAME.port" in failed.value.do
 
 
-def test_no_answer_is_no_error():
+def test_missing_response_is_no_error():
     with server(health=(0, "")) as (_, url):
         probe = ServerProbe(url, "tiny", "key")
         probe._client.timeout = httpx.Timeout(0.2)
@@ -67,7 +67,7 @@ def test_no_answer_is_no_error():
     assert "connection" in ServerProbe(url, "tiny", "key")()
 
 
-def test_a_proxy_of_the_site_is_not_asked(monkeypatch):
+def test_probe_ignores_the_proxy_of_the_site(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with server() as (_, url):
@@ -75,7 +75,7 @@ def test_a_proxy_of_the_site_is_not_asked(monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "closed"), [(401, True), (200, False), (403, False), (404, False), (500, False)])
-def test_only_401_is_a_closed_door(status, closed):
+def test_only_401_counts_as_refused(status, closed):
     with server(metrics=(status, "")) as (handler, url):
         if closed:
             require_closed(f"{url}/metrics")

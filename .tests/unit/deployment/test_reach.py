@@ -33,7 +33,7 @@ def announced(page, port: int) -> dict:
     return json.loads(json.dumps({"endpoint": how_to_use.announcement(facts, page)}))
 
 
-def test_an_address_that_is_reached_needs_no_words(tmp_path, listening):
+def test_reachable_address_gives_no_warning(tmp_path, listening):
     page = tmp_path / how_to_use.NAME
     line = announced(page, listening)
     before = page.read_text()
@@ -41,7 +41,7 @@ def test_an_address_that_is_reached_needs_no_words(tmp_path, listening):
 
 
 @pytest.mark.parametrize("line", [{}, {"endpoint": None}, {"text": "READY"}])
-def test_other_lines_of_progress_are_not_tried(line):
+def test_other_lines_of_progress_are_ignored(line):
     assert how_to_use.check_reach(line) == []
 
 
@@ -57,7 +57,7 @@ def test_an_unreachable_address_gets_a_tunnel_through_its_node(tmp_path, closed,
     assert str(FACTS.key_file) in text
 
 
-def test_an_unreachable_node_is_reported_with_what_to_do(tmp_path, closed, monkeypatch):
+def test_unreachable_node_is_reported_with_a_remedy(tmp_path, closed, monkeypatch):
     monkeypatch.setattr(how_to_use, "SSH_PORT", closed)
     page = tmp_path / how_to_use.NAME
     lines = how_to_use.check_reach(announced(page, closed))

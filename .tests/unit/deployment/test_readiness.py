@@ -70,13 +70,13 @@ def test_ready_at_once_is_healthy_as_well():
         ({"moves": lambda now: False, "start_s": 2.0}, "startup_timeout", "2 s"),
     ],
 )
-def test_a_wait_that_cannot_end_well_ends_with_its_reason(given, reason, words):
+def test_failed_wait_ends_with_its_reason(given, reason, words):
     with pytest.raises(StageFailed) as failed:
         wait(["healthy"], **given)
     assert failed.value.reason == reason and words in failed.value.what
 
 
-def test_a_log_that_moves_resets_the_clock_for_silence():
+def test_new_log_lines_restart_the_stall_time_limit():
     waited, _ = wait(["no connection yet"] * 30 + ["ready"], moves=lambda now: now % 4 == 0, stall_s=5.0)
     assert waited[1] == 7.5
 
@@ -103,7 +103,7 @@ def waits_for(endpoint, context) -> Waiting:
 
 
 @pytest.mark.parametrize("found", ["none", "empty", "other", "filled", None])
-def test_the_record_says_what_the_servers_found(tmp_path, told, found):
+def test_startup_record_has_the_state_of_the_compile_cache(tmp_path, told, found):
     waiting = waits_for(endpoint(None, found), stage_context(tmp_path, told, report_data.plan()))
     last = ReplicaStartup(replica="r0", node="n", seconds_to_first_token=2.0, log="/dev/null")
     assert waiting._startup(last, 1.0, ()).compile_cache == found
@@ -123,7 +123,7 @@ FAILURE = Failure(stage="start_cluster", reason="ray_exited", detail="Ray ended.
 
 
 @pytest.mark.parametrize("failure", [FAILURE, None], ids=["failed before", "replay"])
-def test_failed_or_replayed_start_is_not_waited_for(tmp_path, told, failure):
+def test_failed_or_replayed_start_needs_no_wait(tmp_path, told, failure):
     endpoint = Endpoint(deployment="plain", failure=failure, replay=failure is None, attempt="a" if failure else None)
     ready, startup = waits_for(endpoint, stage_context(tmp_path, told, report_data.plan())).run()
     assert (ready.failure, ready.replay, ready.url) == (failure, failure is None, None)
@@ -176,7 +176,7 @@ def test_each_stage_of_a_start_has_a_likely_cause_and_a_remedy():
     assert not any("timeouts" in entry.remedy for entry in diagnosis.stalls().values())
 
 
-def test_a_recorded_stall_is_one_while_ranks_connect():
+def test_recorded_stall_has_the_stage_connecting_the_ranks():
     parser = StartupLog()
     parser.feed("\n".join(STALLED) + "\n")
     assert parser.stage == CONNECTING

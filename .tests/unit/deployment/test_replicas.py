@@ -111,7 +111,7 @@ def test_three_client_processes_share_load_over_two_replicas(pair):
     assert_all_gone(plain)
 
 
-def test_one_replica_that_dies_ends_the_deployment_and_is_named(pair):
+def test_dead_replica_ends_the_deployment_and_is_named(pair):
     plain = pair(points=2, variables={"STANDIN_TOKEN_S": "0.05"}, point={"output_tokens": 40})
     plain.up()
     os.kill(plain.pid("server-r1"), signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_one_replica_that_dies_ends_the_deployment_and_is_named(pair):
 
 
 def test_a_replica_that_hangs_is_named(pair, tmp_path):
-    # The faults of both are the same: the first one is named.
+    # Both replicas have the fault: the first one is named.
     fault = tmp_path / "fault"
     plain = pair(points=1, variables={"STANDIN_FAULT_FILE": str(fault)})
     plain.timeouts = plain.timeouts.model_copy(update={"no_progress": 1.0, "point": 60.0})
@@ -146,7 +146,7 @@ def test_a_replica_that_hangs_is_named(pair, tmp_path):
         ("ends", {}, "server_exited", "while starting, router (pid"),
     ],
 )
-def test_a_router_that_is_not_as_it_must_be_ends_the_start(pair, monkeypatch, fault, timeouts, reason, words):
+def test_faulty_router_ends_the_start(pair, monkeypatch, fault, timeouts, reason, words):
     monkeypatch.setenv("STANDIN_ROUTER", fault)
     plain = pair(points=1)
     started = plain.start()
@@ -161,15 +161,15 @@ def test_a_router_that_is_not_as_it_must_be_ends_the_start(pair, monkeypatch, fa
 def test_router_starts_after_all_replicas_are_ready(pair):
     plain = pair(points=1, variables={"STANDIN_FAULT": "exit_at_start"})
     failure = plain.up().failure
-    # The first one may end before the second one is asked for.
+    # The first one may end before the second one is started.
     assert failure.stage in ("serve_model", "await_ready") and failure.reason == "kv_cache_too_small"
     assert "server-r" in failure.detail and "code 1" in failure.detail and failure.quote and failure.remedy
     assert attempts.find_daemon(plain.attempt, "router") is None
     assert_all_gone(plain)
 
 
-def test_a_server_that_shows_its_metrics_to_anybody_is_not_used(deploy, monkeypatch):
-    # A vLLM that does not know the middleware's option: the stand-in is started without it.
+def test_server_with_metrics_open_without_key_is_not_used(deploy, monkeypatch):
+    # As with a vLLM without the option for middleware: the stand-in starts without it.
     monkeypatch.setattr("servemark.launch.command_lines.key_arguments", list)
     plain = deploy(points=1)
     ready = plain.up()

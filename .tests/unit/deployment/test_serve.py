@@ -65,7 +65,7 @@ def test_taken_port_fails_before_model_is_loaded(deploy):
     assert ready.failure == startup.failure == endpoint.failure
 
 
-def test_a_port_that_is_asked_for_is_used(deploy):
+def test_configured_port_is_used(deploy):
     plain = deploy(points=1)
     (port,) = network.find_ports(LOOPBACK, 1, start=4000)
     started = plain.start()
@@ -74,7 +74,7 @@ def test_a_port_that_is_asked_for_is_used(deploy):
     assert plain.wait(started, endpoint)[0].failure is None
 
 
-def test_an_interpreter_that_is_not_there_never_starts(deploy, standin):
+def test_missing_interpreter_is_never_started(deploy, standin):
     plain = deploy(points=1)
     started = plain.start()
     plain.environment = standin.model_copy(update={"python": "/no/such/python"})

@@ -83,7 +83,7 @@ def option(argv, name: str) -> str | None:
     return dict(pairwise(argv)).get(name)
 
 
-def test_one_process_answers_at_the_one_address(serve):
+def test_single_process_has_the_public_address(serve):
     endpoint, asked, (first,) = serve(Topology(devices_per_node=2, tensor_parallel=2, executor="mp"))
     (place_,) = endpoint.servers
     assert (place_.daemon, place_.node, endpoint.url, endpoint.router) == ("server", "node1", place_.url, None)
@@ -119,7 +119,7 @@ def test_replicas_have_own_devices_ports_names_and_one_router(serve):
     assert "router" not in [r.name for r in asked], "await_ready starts it after the replicas"
 
 
-def test_a_server_over_nodes_starts_its_followers_first(serve):
+def test_server_over_nodes_starts_its_followers_first(serve):
     topology = Topology(nodes=3, devices_per_node=2, tensor_parallel=2, pipeline_parallel=3, executor="mp")
     endpoint, asked, nodes = serve(topology)
     assert [(r.name, r.node) for r in asked] == [("server-n2", "node3"), ("server-n1", "node2"), ("server", "node1")]
@@ -134,13 +134,13 @@ def test_a_server_over_nodes_starts_its_followers_first(serve):
     assert place_.daemon == "server" and place_.argv == asked[-1].argv, "the head's start is the server's"
 
 
-def test_engines_over_nodes_have_their_first_rank_each(serve):
+def test_each_node_of_engines_has_its_own_first_rank(serve):
     _, asked, _ = serve(Topology(nodes=2, devices_per_node=2, data_parallel=4, executor="mp"))
     assert [option(r.argv, "--data-parallel-start-rank") for r in asked] == ["2", None]
     assert {option(r.argv, "--data-parallel-size-local") for r in asked} == {"2"}
 
 
-def test_replicas_over_nodes_each_have_followers_of_their_own(serve):
+def test_each_replica_over_nodes_has_its_own_followers(serve):
     topology = Topology(nodes=4, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, replicas=2, executor="mp")
     _, asked, _ = serve(topology)
     assert [(r.name, r.node) for r in asked] == [
@@ -149,12 +149,12 @@ def test_replicas_over_nodes_each_have_followers_of_their_own(serve):
     assert [option(r.argv, "--master-addr") for r in asked] == ["10.0.0.1", "10.0.0.1", "10.0.0.3", "10.0.0.3"]
 
 
-def test_a_number_of_api_servers_is_the_heads_alone(serve):
+def test_only_the_head_gets_the_number_of_api_servers(serve):
     _, asked, _ = serve(Topology(nodes=2, devices_per_node=2, data_parallel=4, executor="mp"), options={"api-server-count": 2})
     assert [option(r.argv, "--api-server-count") for r in asked] == [None, "2"]
 
 
-def test_on_cpu_each_rank_of_each_replica_has_a_core_of_its_own(serve):
+def test_each_rank_on_cpu_has_its_own_core(serve):
     _, asked, _ = serve(Topology(devices_per_node=4, tensor_parallel=2, replicas=2, executor="mp"))
     assert [r.env["VLLM_CPU_OMP_THREADS_BIND"] for r in asked] == ["0|1", "2|3"]
 
@@ -183,7 +183,7 @@ def test_ray_server_is_started_on_head_only(serve):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_the_users_port_is_that_of_the_one_address(serve, replicas):
+def test_configured_port_is_the_port_of_the_public_address(serve, replicas):
     endpoint, asked, _ = serve(Topology(devices_per_node=2, replicas=replicas), port=8123)
     assert endpoint.url == "http://10.0.0.1:8123"
     assert [option(r.argv, "--port") == "8123" for r in asked] == ([True] if replicas == 1 else [False, False])
@@ -200,7 +200,7 @@ def test_router_balances_engines_behind_one_address(serve, replicas):
 
 
 @pytest.mark.parametrize(("here", "reason"), [(True, "port_taken"), (False, None)])
-def test_a_taken_port_is_seen_on_this_machine_only(serve, monkeypatch, here, reason):
+def test_taken_port_is_detected_on_this_machine_only(serve, monkeypatch, here, reason):
     monkeypatch.setattr(server.network, "is_taken", lambda host, port: True)
     monkeypatch.setattr(identity, "host", lambda: "n1" if here else "elsewhere")
     monkeypatch.setattr(attempts, "fail", lambda attempt, failure, stop_s: failure)
@@ -216,7 +216,7 @@ def test_a_failed_fabric_starts_nothing(serve, monkeypatch):
     assert (endpoint.failure, endpoint.url, asked) == (failure, None, [])
 
 
-def test_requests_are_whole_in_their_file(serve):
+def test_request_file_contains_the_whole_request(serve):
     _, asked, _ = serve(Topology())
     assert json.loads(asked[0].model_dump_json())["scratch"] == "/tmp/abc"
 

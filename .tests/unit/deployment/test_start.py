@@ -16,7 +16,7 @@ from servemark.deployment import attempts, cluster
 from servemark.processes import identity
 
 
-def test_a_failed_cluster_is_passed_on_and_nothing_is_started(deploy):
+def test_failed_cluster_is_passed_on_and_starts_nothing(deploy):
     plain = deploy(points=1)
     (Path(plain.manifest.path) / "config.json").write_text("{}")
     started = plain.start()
@@ -64,7 +64,7 @@ def test_running_earlier_attempt_is_ended_before_next(deploy):
     assert supervisor.read_state(old).state == "ended" and identity.marked(old) == []
 
 
-def test_two_deployments_take_the_machine_one_after_the_other(deploy, wait_for):
+def test_second_deployment_waits_for_the_machine(deploy, wait_for):
     first, second = deploy(name="first", points=1), deploy(name="second", points=1)
     first.start()
     started = []
@@ -114,7 +114,7 @@ def test_supervisor_without_state_ends_wait(deploy, monkeypatch):
     assert started.failure.reason == "keeper_ended"
 
 
-def test_another_checkouts_processes_are_left_alone(deploy, tmp_path, monkeypatch, wait_for):
+def test_processes_of_another_checkout_stay_alive(deploy, tmp_path, monkeypatch, wait_for):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     relative = Path("results/demo")
     for checkout in (here, elsewhere):

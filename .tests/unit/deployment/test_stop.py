@@ -24,7 +24,7 @@ from servemark.processes import identity
 from servemark.supervisor import ownership
 
 
-def test_stopping_ends_what_a_killed_supervisor_left(deploy, wait_for):
+def test_stop_ends_processes_that_a_killed_supervisor_left(deploy, wait_for):
     plain = deploy(points=1)
     plain.up()
     kill_supervisor(plain)
@@ -93,7 +93,7 @@ def test_process_started_during_stop_is_ended(deploy, monkeypatch):
             process.wait()
 
 
-def test_stopping_what_was_never_started_is_a_replay(deploy):
+def test_stop_without_an_attempt_is_a_replay(deploy):
     stopped = deploy(points=1).stop()
     assert (stopped.replay, stopped.attempt, stopped.daemons) == (True, None, ())
 
@@ -119,7 +119,7 @@ def test_nodes_are_swept_only_in_attempts_own_allocation(deploy, slurm, tmp_path
         left.wait()
 
 
-def test_a_copy_of_a_checkout_ends_nothing_of_the_original(deploy, tmp_path, monkeypatch):
+def test_copied_checkout_ends_no_process_of_the_original(deploy, tmp_path, monkeypatch):
     own, copy = tmp_path / "own", tmp_path / "copy"
     for folder in (own, copy):
         folder.mkdir()

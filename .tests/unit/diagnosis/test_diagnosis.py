@@ -339,7 +339,7 @@ def test_recorded_death_of_ray_node_is_explained_by_raylet_log():
         ),
         ("*** SIGSEGV received at time=1795291774 on cpu 1 ***\nPC: @ 0x7f\n", False, (0,)),
         (":job_id:01\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n", True, (3,)),
-        # Ray 2.60 leaves this of a killed raylet: it contains no cause.
+        # The last log lines of a killed raylet (Ray 2.60). They contain no cause.
         (
             "[state-dump] - num chunks received failed / plasma error: 0\n"
             "2026-11-21 20:22:14,089\tERROR process_watcher.py:115 -- Raylet is terminated. Termination is unexpected.\n"
@@ -370,7 +370,7 @@ def test_row_is_found_by_reason():
         row("no_such_reason")
 
 
-def test_large_log_of_answered_requests_is_quick(tmp_path):
+def test_large_log_of_successful_requests_is_quick(tmp_path):
     path = tmp_path / "server.log"
     access = b'INFO:     127.0.0.1:40000 - "POST /v1/completions HTTP/1.1" 200 OK\n' * 15_000
     with path.open("wb") as stream:

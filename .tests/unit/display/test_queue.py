@@ -51,7 +51,7 @@ def test_waiting_job_has_position_and_expected_start(cluster):
     assert all(part in line["text"] for part in ("job 7", "number 2", "partition gpu", "2026-11-23 21:40:00", "Priority"))
 
 
-def test_slurm_is_asked_once_a_minute_and_only_while_a_job_waits(cluster):
+def test_slurm_is_queried_once_a_minute_and_only_while_a_job_waits(cluster):
     assert cluster.look(0.0) == ([], []) and cluster.calls == 0
     cluster.note("submitted", "7", "plain")
     cluster.pending = [Pending("7", "gpu", 1, "", "")]
@@ -75,7 +75,7 @@ def test_job_without_a_deployment_is_not_listed(cluster):
     assert cluster.look(100.0) == ([], []) and cluster.calls == 0
 
 
-def test_silent_slurm_gives_no_line_and_is_asked_again(cluster):
+def test_silent_slurm_gives_no_line_and_is_queried_again(cluster):
     cluster.note("submitted", "7", "plain")
     cluster.pending = CommandFailed(Trouble.UNREACHABLE, ["squeue"], "away")
     assert cluster.look(100.0) == ([], [])

@@ -83,7 +83,7 @@ def test_process_that_exits_at_once_has_the_terminal_back(terminal, wait_for):
     wait_for(lambda: any("last words" in line for line in terminal.scrolled))
 
 
-def test_process_goes_on_when_its_terminal_is_closed(tmp_path):
+def test_process_continues_when_its_terminal_is_closed(tmp_path):
     terminal, open_ = Terminal(90, 30), tmp_path / "open"
     open_.touch()
     process = start(terminal, "closed", str(open_))

@@ -82,7 +82,7 @@ def test_accounts_come_from_scontrol_where_sacctmgr_is_refused(tmp_path, monkeyp
     assert len(found.unknown) == 1 and "denied" in found.unknown[0] and found.responds
 
 
-def test_silent_controller_is_asked_once(tmp_path, monkeypatch):
+def test_silent_controller_is_queried_once(tmp_path, monkeypatch):
     calls = tmp_path / "calls"
     only(tmp_path / "bin", monkeypatch, dict.fromkeys(BODIES, f"echo x >> {calls}; {SILENT}"))
     found = slurm.find()

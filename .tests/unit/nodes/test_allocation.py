@@ -15,7 +15,7 @@ from servemark.processes import identity
 from servemark.supervisor import process_request
 from snakemake_executor_plugin_slurm_guarded import commands
 
-# scontrol of Slurm 22.05.8, 18 s after it was asked with slurmctld down.
+# Output of scontrol (Slurm 22.05.8) with slurmctld down, 18 s after its start.
 AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 SHARED = (FIXTURES / "scontrol-22.05.8-job-shared-nodes.txt").read_text()
 PENDING = (FIXTURES / "scontrol-22.05.8-job-pending.txt").read_text()
@@ -63,7 +63,7 @@ def test_slurm_addresses_are_resolved():
     assert allocation._addresses("") == {}
 
 
-def test_the_job_that_this_process_is_in(slurm, monkeypatch):
+def test_allocation_of_the_job_of_this_process(slurm, monkeypatch):
     slurm.job(SHARED)
     slurm.described(NODES)
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
@@ -83,7 +83,7 @@ def test_a_job_without_a_limit_has_no_end(slurm):
     assert allocation.current().ends_at is None
 
 
-def test_without_a_job_or_without_slurm_it_is_this_machine(slurm, monkeypatch):
+def test_allocation_without_job_or_slurm_is_this_machine(slurm, monkeypatch):
     here = Allocation(None, (identity.host(),))
     with monkeypatch.context() as patch:
         patch.delenv("SLURM_JOB_ID")
@@ -120,7 +120,7 @@ def test_first_component_of_heterogeneous_job_holds_servers(slurm, monkeypatch):
     assert "--het-group=0" in found.srun("node1", "node2")
 
 
-def test_jobs_that_are_not_over(slurm):
+def test_jobs_that_have_not_ended_are_listed(slurm):
     slurm.alive("5", "3", "4")
     assert allocation.jobs_alive() == ("5", "3", "4", "1"), "our own job is always alive"
     slurm.alive("5", "1")
@@ -135,7 +135,7 @@ def test_jobs_that_are_not_over(slurm):
         (f"echo '{AWAY}' >&2; exit 1", "Unable to contact slurm controller"),
     ],
 )
-def test_what_slurm_does_not_say_is_named(slurm, monkeypatch, body, words):
+def test_failed_query_of_the_job_names_its_error(slurm, monkeypatch, body, words):
     script = slurm.folder / "bin" / "scontrol"
     script.write_text(f"#!/bin/sh\n{body}\n")
     monkeypatch.setattr(allocation, "TOOL_S", 0.3)
@@ -146,7 +146,7 @@ def test_what_slurm_does_not_say_is_named(slurm, monkeypatch, body, words):
     assert "scontrol" in failed.value.what and failed.value.do
 
 
-def test_a_controller_that_is_away_is_waited_for(slurm, monkeypatch):
+def test_query_is_repeated_until_slurmctld_responds(slurm, monkeypatch):
     monkeypatch.setattr(commands, "PAUSE_S", 0.05)
     script = slurm.folder / "bin" / "squeue"
     script.write_text(
@@ -156,7 +156,7 @@ def test_a_controller_that_is_away_is_waited_for(slurm, monkeypatch):
     assert (slurm.folder / "tries").read_text().split() == ["x"] * 3
 
 
-def test_slurms_tools_are_not_asked_as_a_part_of_our_step(slurm, monkeypatch):
+def test_slurms_tools_get_no_variables_of_our_step(slurm, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_ID", "3")
     monkeypatch.setenv("SQUEUE_STATES", "PENDING")
     monkeypatch.setenv(process_request.VISIBLE, "0")

@@ -41,7 +41,7 @@ def node(topology: Topology, number: int = 0) -> Node:
         (Topology(nodes=2, devices_per_node=4, tensor_parallel=2, replicas=4, executor="mp", client="own"), 7),
     ],
 )
-def test_every_process_has_ports_of_its_own(topology, asked):
+def test_every_process_has_its_own_ports(topology, asked):
     nodes = [node(topology, number) for number in range(topology.nodes)]
     assert port_plan.needed(topology) == asked
     given = [*port_plan.of_router(nodes[0]), port_plan.of_fabric(nodes[0])]

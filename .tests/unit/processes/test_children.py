@@ -1,4 +1,4 @@
-"""Children and tools end with all that they started, and never outlive the one they work for."""
+"""Children and tools end with all that they started, and never outlive the process that they work for."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_end_of_the_owner_process_ends_the_tools_and_this_process(family, sl
     assert spared.poll() is None
 
 
-def test_a_script_whose_owner_process_ends_takes_its_tool_along(sleeper, tmp_path, wait_for):
+def test_script_ends_its_tool_after_the_end_of_the_owner_process(sleeper, tmp_path, wait_for):
     master = sleeper()
     code = (
         "import sys; from pathlib import Path; from servemark.processes import children\n"
@@ -125,7 +125,7 @@ def test_tool_is_ended_by_timeout_or_check_with_the_reason(tmp_path, timeout_s, 
     assert result.seconds < 5
 
 
-def test_a_tool_on_a_heartbeat_pipe_ends_by_itself_when_it_is_let_go(tmp_path):
+def test_tool_ends_by_itself_when_its_heartbeat_pipe_closes(tmp_path):
     code = "import sys; sys.stdin.read(); print('let go', flush=True); sys.exit(5)"
     given = {"log": tmp_path / "log", "env": {}, "timeout_s": 20, "heartbeat_pipe": True, "interval_s": 0.05}
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Processes are named by id and start time, ended with all they started, and never outlive the one they work for."""
+"""Processes are named by id and start time, ended with all they started, and never outlive the process that they work for."""
 
 from __future__ import annotations
 

@@ -141,12 +141,12 @@ def test_gpu_hours_of_jobs_and_used_share_are_shown(page):
         "48211 start 2 COMPLETED",
     ],
 )
-def test_page_of_two_nodes_has_the_row(page, row):
+def test_report_of_two_nodes_has_the_row(page, row):
     assert row in page.words
 
 
 @pytest.mark.parametrize("value", ["256 MiB", "21.6 GiB/s", "20.3 ms", "4.08", "2.41", "(59 %)", "sacct: Unable to contact", "6 008"])
-def test_page_of_two_nodes_has_the_value(page, value):
+def test_report_of_two_nodes_has_the_value(page, value):
     assert value in plain(page.words)
 
 

@@ -35,7 +35,7 @@ def headline(data):
     return views.headlines(views.medians(aggregate(tidy(data.measurements))), data)
 
 
-def test_page_is_one_file_under_one_and_a_half_megabytes(troubled):
+def test_report_is_one_file_under_one_and_a_half_megabytes(troubled):
     assert len(render(report_data.troubled()).encode()) < 1_500_000
     for tag, attributes in troubled.tags:
         assert tag not in ("link", "iframe", "object", "embed", "form", "base", "img")
@@ -143,7 +143,7 @@ def test_headline_never_uses_an_invalid_point():
     assert group["cards"][0]["best"]["concurrency"] == 8
 
 
-def test_headline_lists_only_deployments_asked_to_run_the_workload():
+def test_headline_lists_only_deployments_with_the_workload():
     burst, chat = headline(report_data.troubled())
     assert [card["deployment"] for card in burst["cards"]] == ["plain", "ray-tp2"]
     assert {card["deployment"]: card["best"] is None for card in chat["cards"]}["tp4"]
@@ -211,7 +211,7 @@ def test_invalid_record_without_any_reason_is_still_a_gap():
         "1f0c2d9a1f0c", "--configfile results/demo/config.json",
     ],
 )  # fmt: skip
-def test_page_shows(demo, value):
+def test_report_shows(demo, value):
     assert value in demo.words.replace("\u00a0", " ")
 
 

@@ -101,7 +101,7 @@ def test_thinned_plots_show_best_deployments_of_each_workload(monkeypatch):
     found = medians(4, 1, 1, 10_000)
     for number, point in enumerate(found):
         point |= {"workload": "chat" if number < 2 else "long", "output_tokens_per_s_median": 1.0 + number}
-    # d0003 is the best of one workload; of the other one d0001 is, though d0002 has more.
+    # d0003 is the best of workload long and d0001 of chat, although d0002 (long) has more than d0001.
     assert thinning.select(found, ["d0000", "d0001", "d0002", "d0003"], whole=False).series == ["d0001", "d0003"]
 
 

@@ -1,4 +1,4 @@
-"""The final check of a run: accepted results, rejected ones, holes, and what the user reads."""
+"""The final check of a run: accepted results, rejected results, permanent gaps, and the messages for the user."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_points_with_the_same_failure_state_it_once(run):
     assert len([line for line in lines if FAILURE.detail in line]) == 2, "once for each deployment"
 
 
-def test_invalid_record_is_moved_and_a_second_failure_is_a_hole(run, told):
+def test_invalid_record_is_moved_and_a_second_failure_is_a_gap(run, told):
     bad = report_data.invalid(concurrency=4)
     failed = run.check(report_data.measurement(), bad)
     assert not failed.passed and failed.text.startswith("1 of 2 ") and "15 of 32 requests failed" in failed.text
@@ -115,7 +115,7 @@ def test_invalid_record_is_moved_with_its_raw_file(run):
     assert (run.rejected / "plain" / moved.raw).read_text() == "raw:bad"
 
 
-def test_same_fault_twice_becomes_a_hole_that_stays(run):
+def test_same_fault_twice_becomes_a_permanent_gap(run):
     assert not run.check(record()).passed
     second = run.check(record())
     assert [(hole["deployment"], hole["point"], hole["reason"]) for hole in second.holes] == [("plain", "chat-c1", "server_died")]
@@ -135,7 +135,7 @@ def test_other_reasons_or_another_key_are_measured_again(run, second):
     assert [name for name in run.files("rejected") if name.endswith(".json")] == ["plain/chat-c1.1.json", "plain/chat-c1.2.json"]
 
 
-def test_alternating_faults_end_as_a_hole(run):
+def test_alternating_faults_become_a_permanent_gap(run):
     assert [run.check(record(codes=(code,))).passed for code in ("a", "b", "a")] == [False, False, True]
 
 
@@ -156,7 +156,7 @@ def test_failed_deployment_is_compared_by_its_failures_code(run):
     assert run.check(record(failure=detail, codes=("server_exited", "more"))).passed
 
 
-def test_point_skipped_after_another_points_failure_is_no_hole(run):
+def test_point_skipped_after_another_points_failure_is_no_permanent_gap(run):
     """Each run may measure a load first that ends the server, and so skip this point."""
     inherited = Failure(stage="measure", reason="server_died", detail="The server died.")
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_point_skipped_after_another_points_failure_is_no_hole(run):
         ("plain/*", True),
     ],
 )
-def test_accepted_points_are_holes_at_once(run, accept, is_hole):
+def test_accepted_points_are_permanent_gaps_at_once(run, accept, is_hole):
     result = run.check(record(), accept_invalid=accept)
     assert (result.passed, len(result.holes)) == (is_hole, int(is_hole))
     if is_hole:

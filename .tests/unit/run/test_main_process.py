@@ -37,7 +37,7 @@ def data():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A fresh working folder; what would run at this process's exit is kept in a list."""
+    """A fresh working folder; yields the list of exit handlers and runs them after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(OWNER_PROCESS_VARIABLE, HERE)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -96,7 +96,7 @@ def test_sources_of_a_run_hold_the_given_configuration(checkout, data, monkeypat
 
 
 def leave_a_dead_deployment() -> list[Path]:
-    """Tokens and secrets that a killed run left, and a record that is to stay; the last one is the record."""
+    """Write the live records and secrets that a killed run leaves, and last a record that must stay; return their paths."""
     folder = Path("results/demo/deployments/plain")
     attempt = attempts.new(folder)
     left = [*attempts.live_records(folder), attempt / "api-key", attempt / "ray-token", folder / "plan.json"]
@@ -166,7 +166,7 @@ def test_second_run_ends_with_the_name_of_the_first(checkout, data, capsys):
     assert f"process {os.getppid()}" in capsys.readouterr().err
 
 
-def test_what_a_dead_run_left_is_told(checkout, data, capsys):
+def test_locks_of_a_dead_run_are_removed_with_a_message(checkout, data, capsys):
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.input.lock").touch()
@@ -262,10 +262,10 @@ def test_message_about_removed_files_names_kept_measurements(checkout, data, cap
     (errno.EDQUOT, "results/demo", True),
     (errno.EROFS, ".snakemake", True),
     (errno.ENOSPC, "results/cache", True),
-    # Of a cache that others fill, what is there serves all the same.
+    # A read-only shared cache is no reason to refuse: the run can use what it contains.
     (errno.EROFS, "results/cache", False),
 ])  # fmt: skip
-def test_run_is_refused_when_a_disk_takes_nothing(checkout, data, monkeypatch, capsys, code, place, refused):
+def test_run_is_refused_if_a_disk_is_not_writable(checkout, data, monkeypatch, capsys, code, place, refused):
     def attempt(folder: Path, _size: int) -> OSError | None:
         return OSError(code, os.strerror(code), str(folder)) if Path(place) == folder else None
 

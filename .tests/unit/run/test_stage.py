@@ -1,4 +1,4 @@
-"""What surrounds a rule's work: log, exit code, progress, and the end of its deployment on a failure."""
+"""Log, exit code and progress of a rule's script, and the end of its deployment after a failure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from servemark.supervisor import SupervisorSpec
 
 @pytest.fixture
 def master():
-    """The owner process: stands for the Snakemake that runs the rule."""
+    """The owner process, in place of the Snakemake that runs the rule."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     yield process
     process.kill()

@@ -23,7 +23,7 @@ def own_variables(monkeypatch, nowhere):
         ("7", "0", "", "job 7"),
         ("7", "1", "", "job 7, start 2"),
         ("7", "2", "job 7, start 2", "job 7, start 3"),
-        # Below the first Snakemake of a job the count is gone, and the name is there.
+        # Processes of the first Snakemake of a job have no restart count, but the exported name.
         ("7", None, "job 7, start 2", "job 7, start 2"),
         ("7", None, "job 6, start 2", "job 7"),
         ("71", None, "job 7", "job 71"),

@@ -25,14 +25,14 @@ from servemark.variables import passed_on
         ("1 , 0", (1, 0), True, "0,1"),
         (None, (1, 3), True, "1,3"),
         (None, (0, 1), False, None),
-        # No GPU is to be used: what was said stays.
+        # A value that hides all GPUs stays.
         ("", (0, 1), True, None),
         ("", (0,), False, None),
         ("-1", (0, 1), True, None),
         ("NoDevFiles", (0,), True, None),
     ],
 )
-def test_devices_are_picked_by_place_and_never_renumbered(monkeypatch, given, places, gpus, expected):
+def test_devices_are_selected_by_position_and_never_renumbered(monkeypatch, given, places, gpus, expected):
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: gpus if str(path) == "/dev/nvidiactl" else exists(path))
     assert process_request.visible({} if given is None else {process_request.VISIBLE: given}, places) == expected
@@ -67,7 +67,7 @@ def test_interpreters_folder_comes_first_in_path(monkeypatch, tmp_path):
     assert process_request.environment(DaemonRequest(argv=("python", "-V"), **ask))["PATH"] == "/usr/bin:/bin"
 
 
-def test_modules_do_not_hide_the_tools_beside_the_interpreter(tmp_path):
+def test_modules_do_not_hide_the_tools_next_to_the_interpreter(tmp_path):
     tool = tmp_path / "bin" / "show"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho $PATH\n")
@@ -98,7 +98,7 @@ def test_launcher_gets_only_the_request_file(monkeypatch, tmp_path):
     assert library == LIBRARY and (plugin / "snakemake_executor_plugin_slurm_guarded" / "__init__.py").exists()
 
 
-def test_without_modules_the_command_is_the_command():
+def test_command_without_modules_is_unchanged():
     assert process_request.command(request()) == ["vllm", "serve"]
 
 
@@ -124,7 +124,7 @@ def test_a_module_that_does_not_load_ends_the_start(module):
     assert "started" not in done.stdout
 
 
-def test_temporary_files_go_to_scratch_unless_variables_say(monkeypatch):
+def test_temporary_files_go_to_scratch_unless_a_variable_is_set(monkeypatch):
     for name in process_request.TEMPORARY:
         monkeypatch.setenv(name, "/tmp")
     env = process_request.environment(request(scratch="/tmp/s/1", env={"TMP": "/mine"}))

@@ -93,7 +93,7 @@ def test_process_ignoring_term_is_killed_after_grace(tree):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_far_end_is_a_request_to_end(tree, number):
+def test_signal_to_the_remote_agent_ends_the_tree(tree, number):
     child, members, _, _ = tree()
     child.send_signal(number)
     assert child.wait(10) == 7
@@ -109,7 +109,7 @@ def test_a_signal_to_the_far_end_is_a_request_to_end(tree, number):
         ("import os; os.kill(os.getpid(), 15)", 128 + 15),
     ],
 )
-def test_the_exit_is_handed_on(start, code, expected):
+def test_remote_agent_exits_with_the_code_of_its_process(start, code, expected):
     child, _ = start(code)
     assert child.wait(20) == expected
 
@@ -179,7 +179,7 @@ def test_suspended_node_keeps_its_process(tree):
 
 
 @pytest.mark.parametrize("how", ["signal", "silence", "let go"])
-def test_last_far_end_removes_scratch_folder(start, tmp_path, wait_for, how):
+def test_last_remote_agent_removes_scratch_folder(start, tmp_path, wait_for, how):
     scratch = tmp_path / "scratch"
     sleeper = "import time; time.sleep(300)"
     silence_s = 1.5 if how == "silence" else None
@@ -230,7 +230,7 @@ def logger(start, tmp_path):
     [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9), ("pass", 0)],
     ids=["exit", "kill", "end"],
 )
-def test_what_a_process_leaves_is_kept_when_it_ends_by_itself(logger, then, code):
+def test_logs_of_a_process_that_ends_by_itself_are_kept(logger, then, code):
     child, kept = logger(then)
     assert child.wait(20) == code
     assert [path.name for path in kept.iterdir()] == ["raylet.out"]
@@ -239,7 +239,7 @@ def test_what_a_process_leaves_is_kept_when_it_ends_by_itself(logger, then, code
 
 
 @pytest.mark.parametrize("how", ["signal", "let go", "nothing asked for"])
-def test_nothing_is_kept_of_a_process_that_was_asked_to_end(logger, tmp_path, wait_for, how):
+def test_no_logs_of_a_stopped_process_are_kept(logger, tmp_path, wait_for, how):
     if how == "nothing asked for":
         child, kept = logger("sys.exit(3)", keep=())
     else:

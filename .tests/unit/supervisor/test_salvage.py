@@ -74,7 +74,7 @@ def test_first_pattern_and_newest_files_are_kept(scratch):
     assert workers == {f"worker-{number:02}.err" for number in range(50 - len(workers), 50)}
 
 
-def test_of_several_sessions_the_one_that_the_log_names_is_kept(scratch):
+def test_only_the_session_named_in_the_log_is_kept(scratch):
     other = scratch / "session_2026-11-21_20-06-00_1_99" / "logs"
     other.mkdir(parents=True)
     (other / "raylet.out").write_text("of another\n")
@@ -84,7 +84,7 @@ def test_of_several_sessions_the_one_that_the_log_names_is_kept(scratch):
     assert "raylet.err" in [path.name for path in keep(scratch, "names none")]
 
 
-def test_links_and_what_is_no_file_are_left_alone(scratch, tmp_path):
+def test_links_pipes_and_folders_are_not_copied(scratch, tmp_path):
     logs = scratch / SESSION / "logs"
     (tmp_path / "secret").write_text("s3cr3t")
     (logs / "raylet.link").symlink_to(tmp_path / "secret")
@@ -97,7 +97,7 @@ def test_links_and_what_is_no_file_are_left_alone(scratch, tmp_path):
     assert [path.name for path in keep(scratch, patterns=("session_*/logs/raylet.*",))] == ["raylet.out"]
 
 
-def test_a_link_in_the_targets_place_is_not_followed(scratch, tmp_path):
+def test_link_at_the_place_of_a_target_is_not_followed(scratch, tmp_path):
     target = salvage.folder(tmp_path / "ray-n1.log", "ray-n1")
     target.mkdir()
     (target / "raylet.out").symlink_to(tmp_path / "victim")
@@ -106,7 +106,7 @@ def test_a_link_in_the_targets_place_is_not_followed(scratch, tmp_path):
     assert (target / "gcs_server.out").read_text() == "in gcs_server.out\n", "the others are kept"
 
 
-def test_what_cannot_be_kept_is_no_error(scratch, tmp_path, monkeypatch):
+def test_failed_copy_is_no_error(scratch, tmp_path, monkeypatch):
     salvage.keep(tmp_path / "never", KEPT, tmp_path / "no.log", tmp_path / "a.kept")
     salvage.keep(scratch, KEPT, tmp_path / "no.log", tmp_path / "no" / "such" / "a.kept")
     (tmp_path / "file.kept").touch()

@@ -76,7 +76,7 @@ def test_missing_command_is_never_started(attempts):
     assert "/no/such/program" in log.read_text()
 
 
-def test_two_deployments_never_hold_the_machine_at_once(attempts):
+def test_two_deployments_never_have_the_machine_lock_at_once(attempts):
     first = attempts("first")
     second = attempts("second")
     wait_for(lambda: supervisor.read_state(first).state == "running" or supervisor.read_state(second).state == "running")
@@ -155,7 +155,7 @@ def test_time_limit_ends_everything_before_slurm_does(attempts):
     assert_all_dead(attempt)
 
 
-def test_a_supervisor_whose_deployment_was_taken_over_ends(attempts, deployment):
+def test_superseded_supervisor_ends(attempts, deployment):
     ownership.write_atomically(deployment / ownership.FILE, "job 7\n")
     attempt = attempts("deployment/attempts/001", owner="job 7")
     daemon(attempt)
@@ -194,7 +194,7 @@ def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
     assert kept._reason_to_end() == "stop_requested"
 
 
-def test_a_folder_without_an_owner_is_not_taken_over(attempts, deployment):
+def test_deployment_without_an_owner_is_not_superseded(attempts, deployment):
     attempt = attempts("deployment/attempts/001", owner="job 7")
     time.sleep(1.2)  # it reads the owner once a second
     assert supervisor.is_alive(attempt)
@@ -205,7 +205,7 @@ def test_supervisors_in_jobs_need_no_machine_lock(attempts):
     wait_for(lambda: supervisor.read_state(first).state == supervisor.read_state(second).state == "running")
 
 
-def test_supervisor_of_other_checkout_is_left_alone(tmp_path, monkeypatch):
+def test_supervisor_of_another_checkout_stays_alive(tmp_path, monkeypatch):
     own, copy, attempt = (tmp_path / name for name in ("own", "copy", "attempt"))
     for folder in (own, copy, attempt):
         folder.mkdir()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 
 def launched(attempt: Path, *arguments: str, **more):
-    """A daemon behind a launcher that is a process of its own, like srun."""
+    """Start a daemon behind a launcher with its own process, like srun."""
     launcher = ("sh", "-c", '"$@"; exit $?', "sh")
     return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
 
@@ -44,8 +44,8 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
     assert_all_dead(attempt)
 
 
-def test_a_far_end_that_uses_its_whole_grace_is_no_leftover(attempts):
-    """Both have the same grace. The remote agent kills its child after it, and only then the launcher can end."""
+def test_remote_agent_that_uses_its_whole_grace_is_no_leftover(attempts):
+    """Supervisor and remote agent have the same grace. The agent kills its child after it, and the launcher ends later."""
     attempt = attempts(stop_grace_s=2.0)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     launcher = ("sh", "-c", '"$@"; code=$?; sleep 2; exit $code', "sh")
@@ -88,12 +88,12 @@ AWAY = "srun: error: Unable to confirm allocation for job 1: Unable to contact s
 
 
 def behind(attempt: Path, launcher: tuple[str, ...]) -> DaemonRequest:
-    """A request whose program does not matter."""
+    """Return a request for a trivial program behind a launcher."""
     log = str(attempt / "server.log")
     return DaemonRequest(name="server", argv=("true",), env={}, log=log, launcher=launcher, node="node7")
 
 
-def test_a_launcher_that_finds_no_controller_is_started_again(attempts, tmp_path):
+def test_launcher_without_slurmctld_is_started_again(attempts, tmp_path):
     attempt = attempts(stop_grace_s=5.0)
     tries = tmp_path / "tries"
     script = f"echo x >> {tries}; [ $(wc -l < {tries}) -lt 3 ] && {{ echo '{AWAY}' >&2; exit 1; }}; \"$@\"; exit $?"
@@ -111,7 +111,7 @@ def test_a_launcher_that_finds_no_controller_is_started_again(attempts, tmp_path
         f"srun: Job 1 step creation still disabled\nconnection refused\n{AWAY.replace('srun: error: ', '')}",
     ],
 )
-def test_a_launcher_that_is_refused_is_not(attempts, tmp_path, words):
+def test_refused_launcher_is_not_started_again(attempts, tmp_path, words):
     attempt = attempts(stop_grace_s=5.0)
     launcher = ("sh", "-c", f"echo x >> {tmp_path}/tries; echo '{words}' >&2; exit 1", "sh")
     supervisor.request(attempt, behind(attempt, launcher))
@@ -130,8 +130,8 @@ def test_daemon_waiting_for_slurm_is_never_started_after_stop(attempts):
     assert state.ended_at and state.why in ("never_started", "stop_requested")
 
 
-def test_far_end_receives_heartbeats(attempts, tmp_path):
-    """Without heartbeats it would end after ``silence_s``, within this test."""
+def test_remote_agent_receives_heartbeats(attempts, tmp_path):
+    """Without heartbeats the remote agent would end after ``silence_s``, within this test."""
     attempt = attempts(stop_grace_s=5.0)
     launched(attempt, silence_s=7.0)
     time.sleep(9.0)
