@@ -230,9 +230,9 @@ def test_cut_between_nodes(cluster: Sandbox) -> None:
             assert reaches(cluster, node, "client1")
             assert cluster.run(["srun", "-w", node, "hostname"]).stdout.strip() == node
     finally:
-        cluster.mend_network()
+        cluster.restore_network()
     assert reaches(cluster, "node1", "node2")
-    cluster.mend_network()  # undoing no cut is no error
+    cluster.restore_network()  # undoing no cut is no error
 
 
 @pytest.mark.full

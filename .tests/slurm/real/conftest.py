@@ -142,7 +142,7 @@ def _copies(source: RealCheckout, disk: Path) -> Iterator[MakeCheckout]:
         yield make
     finally:
         for checkout in made:
-            checkout.cluster.mend_network()
+            checkout.cluster.restore_network()
             checkout.close()
 
 

@@ -139,8 +139,8 @@ if __name__ == "__main__":
         found = listen(sys.argv[3:], float(sys.argv[2]))
     else:
         with ThreadPoolExecutor(16) as pool:
-            doors = [word.rpartition(":") for word in sys.argv[2:]]
-            answers = pool.map(lambda door: knock(door[0], int(door[2])), doors)
+            addresses = [word.rpartition(":") for word in sys.argv[2:]]
+            answers = pool.map(lambda address: knock(address[0], int(address[2])), addresses)
             found = dict(zip(sys.argv[2:], answers, strict=False))
     print(json.dumps(found), flush=True)
     os._exit(0)  # ends despite waiting threads

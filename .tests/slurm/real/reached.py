@@ -15,7 +15,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
 @dataclass(frozen=True)
-class Door:
+class Listener:
     """A listening socket of a node, with its program and its addresses."""
 
     node: str
@@ -46,7 +46,7 @@ ADDRESS = {"node1": "10.77.0.11", "node2": "10.77.0.12"}
 _SOCKET = re.compile(r"LISTEN +\d+ +\d+ +(\S+):(\d+) .*?\(\(\"([^\"]+)\",pid=(\d+)")
 
 
-def doors(checkout: RealCheckout, node: str) -> list[Door]:
+def listeners(checkout: RealCheckout, node: str) -> list[Listener]:
     """Return every listening socket on a node, except slurmd's, with the command-line option that names its port."""
     listed = checkout.cluster.run(["ss", "-ltnpH"], node=node, check=True).stdout
     commands = {process.node_pid: process.command for process in checkout.cluster.processes(node)}
@@ -55,7 +55,7 @@ def doors(checkout: RealCheckout, node: str) -> list[Door]:
         bound, port, program, pid = _SOCKET.match(line).groups()
         flag = re.search(rf"--([\w-]+)[= ]{port}\b", commands.get(int(pid), ""))
         if program != "slurmd":
-            found.append(Door(node, bound, int(port), program, flag[1] if flag else ""))
+            found.append(Listener(node, bound, int(port), program, flag[1] if flag else ""))
     return found
 
 
@@ -67,9 +67,9 @@ def knocking(checkout: RealCheckout, *arguments: str) -> list[str]:
     return [*clean, python, script, str(NOBODY), *arguments]
 
 
-def knock(checkout: RealCheckout, node: str, wanted: list[Door]) -> dict[str, dict]:
+def knock(checkout: RealCheckout, node: str, wanted: list[Listener]) -> dict[str, dict]:
     """Return each port's responses to another user on this node, without key or token."""
-    addresses = sorted({door.address for door in wanted})
+    addresses = sorted({listener.address for listener in wanted})
     done = checkout.cluster.run(knocking(checkout, *addresses), node=node, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -245,7 +245,7 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
         try:
             done = injury.ends(checkout, running, LIVE_END_S, since=time.monotonic(), gone_s=GONE_S)
         finally:
-            checkout.cluster.mend_network()
+            checkout.cluster.restore_network()
         print(f"{fault}: {injury.end_s:.0f} s to the end; {injury.seen}", file=sys.stderr)
         assert done.rc == 1
         rejected = checkout.rejected()
@@ -268,7 +268,7 @@ def test_faults_of_a_live_deployment(checkout: RealCheckout, new_injury: Callabl
     assert done.rc == 1
 
     again = checkout.run(seconds=700)
-    injury.mended_by(again)
+    injury.completed_by(again)
     assert checkout.points("a")["brief-c2-r1"]["started_at"] == brief["brief-c2-r1"]
     assert checkout.rows()["a", "long-c4-r1"]["verdict"] in ("VALID", "SUSPECT")
     checkout.assert_nothing_left()

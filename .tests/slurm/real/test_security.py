@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from reached import doors, knock, overheard, verdict
+from reached import knock, listeners, overheard, verdict
 from real_checkout import NODES, RealCheckout, tiny
 from sandbox import Sandbox
 
@@ -236,29 +236,29 @@ def test_ports_give_other_users_only_what_docs_security_lists(
     attempt = max((checkout.results / "serving/a/attempts").iterdir())
     lived.look(attempt)
 
-    listening = [door for node in NODES for door in doors(checkout, node)]
+    listening = [listener for node in NODES for listener in listeners(checkout, node)]
     said = {node: knock(checkout, node, [d for d in listening if not d.loopback or d.node == node]) for node in NODES}
     table = []
-    for door in listening:
-        words = {node: verdict(said[node].get(door.address, {"connect": False})) for node in NODES}
-        table.append((door.node, door.program, door.flag, door.bound, *words.values()))
+    for listener in listening:
+        words = {node: verdict(said[node].get(listener.address, {"connect": False})) for node in NODES}
+        table.append((listener.node, listener.program, listener.flag, listener.bound, *words.values()))
     head = ("on", "program", "option", "bound to", "another user on node1 gets", "another user on node2 gets")
     print(
         "\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * 6, *dict.fromkeys(table))),
         file=sys.stderr,
     )
-    found = {(door.program, door.place, word) for door, row in zip(listening, table, strict=True) for word in row[4:]}
+    found = {(listener.program, listener.place, word) for listener, row in zip(listening, table, strict=True) for word in row[4:]}
     found = {row for row in found if row[0] != "srun" and row[2] not in REFUSALS}
     given = {word for row in table for word in row[4:]}
     assert "HTTP 401" in given
     if kind == "ray":
-        assert {door.program for door in listening} >= {"gcs_server", "raylet"}
+        assert {listener.program for listener in listening} >= {"gcs_server", "raylet"}
         assert {"gRPC UNAUTHENTICATED"} == {word for word in given if word.startswith("gRPC")}
     counters = [d for d in listening if d.program == "vllm::router" and (d.program, d.place, "HTTP 200") in found]
-    for door in counters:
-        body = said[door.node][door.address]["body"]
+    for listener in counters:
+        body = said[listener.node][listener.address]["body"]
         assert requests_repeated(body) == 0 and RUN not in body
-    sockets = [door.address for door in listening if not door.loopback and verdict(said["node2"][door.address]) == "ZeroMQ"]
+    sockets = [listener.address for listener in listening if not listener.loopback and verdict(said["node2"][listener.address]) == "ZeroMQ"]
     heard = overheard(checkout, sockets, attempt) if sockets else False
     print(f"{kind}: prompts are {'read' if heard else 'not read'} from {len(sockets)} sockets", file=sys.stderr)
     assert found == REACHED[kind]

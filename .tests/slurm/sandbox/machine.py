@@ -179,7 +179,7 @@ class Machine:
                 raise SandboxError(f"{name!r} is no compute node; there are {', '.join(self.options.compute_nodes)}.")
         self._batch("nft", nodes.cut_rules(node, other))
 
-    def mend(self) -> None:
+    def restore_network(self) -> None:
         # Added first, so that deleting it is no error if nothing was cut.
         self._batch("nft", "add table bridge cut\ndelete table bridge cut\n")
 

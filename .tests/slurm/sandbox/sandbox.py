@@ -237,6 +237,6 @@ class Sandbox:
         """Drop all packets between two compute nodes, both ways; the login node still reaches both."""
         self._machine.cut(node, other)
 
-    def mend_network(self) -> None:
+    def restore_network(self) -> None:
         """Undo all cuts."""
-        self._machine.mend()
+        self._machine.restore_network()

@@ -67,7 +67,7 @@ class Injury:
         self.left = "nothing"
         return done
 
-    def mended_by(self, done: Finished) -> None:
+    def completed_by(self, done: Finished) -> None:
         """Record that a plain rerun has completed."""
         self.rerun_s = done.seconds
         assert done.rc == 0, done.text

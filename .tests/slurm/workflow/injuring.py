@@ -29,11 +29,11 @@ def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) ->
     return running, job, before
 
 
-def assert_mended(checkout: ScheduledCheckout, injury: Injury, before: dict[str, str]) -> Finished:
+def assert_completed(checkout: ScheduledCheckout, injury: Injury, before: dict[str, str]) -> Finished:
     """Assert that a plain rerun completes and measures no point twice."""
     checkout.hang(False)
     done = checkout.run()
-    injury.mended_by(done)
+    injury.completed_by(done)
     after = checkout.started_at("a")
     assert set(after) == {"chat-c1-r1", "chat-c2-r1"} and {name: after[name] for name in before} == before
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from fault_table import Injury
-from injuring import END_S, assert_mended, begin, measuring, occupy
+from injuring import END_S, assert_completed, begin, measuring, occupy
 from sandbox import Sandbox
 from scheduled_checkout import GONE_S, RUN_S, ScheduledCheckout
 
@@ -37,7 +37,7 @@ def test_cancelled_by_a_user(checkout: ScheduledCheckout, injury: Injury, when: 
     since = time.monotonic()
     checkout.cluster.run(["scancel", job["job_id"]], check=True)
     assert injury.ends(checkout, running, END_S, since, GONE_S).rc == 1
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 @pytest.mark.parametrize("when", ["loading", "measuring"])
@@ -58,7 +58,7 @@ def test_job_runs_into_its_time_limit(checkout: ScheduledCheckout, injury: Injur
     assert failure["reason"] == "out_of_time" and "minutes_per_point" in failure["remedy"], failure
     assert "out_of_time" in checkout.report()
     checkout.site["max_minutes"] = 10
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 @pytest.mark.parametrize("partition", ["low-cancel", "low-requeue"])
@@ -69,7 +69,7 @@ def test_preempted(checkout: ScheduledCheckout, injury: Injury, partition: str) 
     since = time.monotonic()
     occupy(checkout.cluster, "high", 3)
     assert injury.ends(checkout, running, END_S, since, GONE_S).rc == 1
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -134,7 +134,7 @@ def test_lost_slurmd(checkout: ScheduledCheckout, injury: Injury) -> None:
         assert injury.ends(checkout, running, 120, since, None).rc == 1
         wait_until(lambda: not checkout.where("snakemake"), GONE_S, "all writers of records have ended")
         checkout.hang(False)
-        injury.mended_by(checkout.run())
+        injury.completed_by(checkout.run())
         assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
         assert checkout.record("deployments/a/accounting.json")["jobs"][-1]["nodes"] != [lost]
         [record] = [record for name, record in checkout.points("a").items() if name not in before]
@@ -163,7 +163,7 @@ def test_frozen_node_wakes_up_after_a_rerun_elsewhere(checkout: ScheduledCheckou
             process.suspend()
         assert injury.ends(checkout, running, 120, since, None).rc == 1
         checkout.hang(False)
-        injury.mended_by(checkout.run())
+        injury.completed_by(checkout.run())
         done = checkout.digests("a") | checkout.started_at("a")
         assert checkout.started_at("a")["chat-c1-r1"] == before["chat-c1-r1"]
         for process in frozen:
@@ -247,7 +247,7 @@ def test_refused_before_submission(checkout: ScheduledCheckout, injury: Injury, 
     assert not runs and not checkout.attempts("a")
     checkout.site[key] = {"account": "research", "partition": "batch", "qos": "normal", "gpus_per_node": 4}[key]
     # The refusal would come before the rules: it is enough that the run starts.
-    injury.mended_by(checkout.run("--until", "confirm_plans"))
+    injury.completed_by(checkout.run("--until", "confirm_plans"))
 
 
 def test_refused_at_submission_of_the_group(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -261,4 +261,4 @@ def test_refused_at_submission_of_the_group(checkout: ScheduledCheckout, injury:
         assert not checkout.journal("submitted")
     finally:
         checkout.cluster.run(["scontrol", "update", "PartitionName=batch", "State=UP"], check=True)
-    assert_mended(checkout, injury, {})
+    assert_completed(checkout, injury, {})

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fault_table import Injury
-from injuring import END_S, assert_mended, begin, measuring, occupy
+from injuring import END_S, assert_completed, begin, measuring, occupy
 from sandbox import Sandbox
 from scheduled_checkout import GONE_S, LIVE, RUN_S, ScheduledCheckout
 
@@ -49,7 +49,7 @@ def test_interrupted_while_measuring(checkout: ScheduledCheckout, injury: Injury
     running.interrupt(number, group=group)
     done = injury.ends(checkout, running, ANSWER_S, since, GONE_S)
     assert done.rc not in (0, -number) and "Traceback" not in done.text, done.text
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 def test_interrupted_while_pending(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -64,7 +64,7 @@ def test_interrupted_while_pending(checkout: ScheduledCheckout, injury: Injury) 
     assert injury.ends(checkout, running, ANSWER_S, since, GONE_S).rc not in (0, -signal.SIGINT)
     assert not checkout.attempts("a")
     checkout.cluster.run(["scancel", other])
-    assert_mended(checkout, injury, {})
+    assert_completed(checkout, injury, {})
 
 
 def test_interrupted_during_a_slurm_query(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -82,7 +82,7 @@ def test_interrupted_during_a_slurm_query(checkout: ScheduledCheckout, injury: I
     running.interrupt(signal.SIGINT, group=True)
     assert injury.ends(checkout, running, ANSWER_S, since, 60).rc not in (0, -signal.SIGINT)
     (tools / "squeue.slow").unlink()
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -98,7 +98,7 @@ def test_interrupted_twice(checkout: ScheduledCheckout, injury: Injury) -> None:
     time.sleep(0.7)
     running.interrupt(signal.SIGINT, group=True)
     assert injury.ends(checkout, running, 5, since, 60).rc == 130
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 @pytest.mark.parametrize("guard", [pytest.param("its guard lives", marks=core), "its guard too"])
@@ -120,7 +120,7 @@ def test_killed(checkout: ScheduledCheckout, injury: Injury, guard: str) -> None
         assert job["job_id"] in (checkout.results / "slurm/guard.log").read_text()
     told = rf"still in Slurm's queue \({job['job_id']}\)\. Cancelling" if left_alone else "An earlier run did not unlock"
     injury.of(injury.fault, told, "printed by the next run")
-    done = assert_mended(checkout, injury, before)
+    done = assert_completed(checkout, injury, before)
     injury.check_reason(done.text)
     injury.left = "nothing"
 
@@ -150,7 +150,7 @@ def test_main_process_is_a_job_that_runs_into_its_time_limit(checkout: Scheduled
         injury.check_reason(output.read_text())
     finally:
         checkout.cluster.run(["scancel", outer])
-    assert_mended(checkout, injury, before)
+    assert_completed(checkout, injury, before)
 
 
 def test_two_runs_in_one_checkout(checkout: ScheduledCheckout, injury: Injury) -> None:
@@ -196,7 +196,7 @@ def test_foreign_server_on_the_configured_port(checkout: ScheduledCheckout, inju
         for process in foreign:
             process.kill()
             process.wait()
-    assert_mended(checkout, injury, {})
+    assert_completed(checkout, injury, {})
 
 
 def test_leftovers_of_earlier_run_are_ended_by_the_next(
@@ -225,7 +225,7 @@ def test_leftovers_of_earlier_run_are_ended_by_the_next(
     injury.end_s = time.monotonic() - since
     assert done.rc == 1, done.text
     assert [process for process in engines if process.is_running()], "the engine must outlive its job for this test"
-    again = assert_mended(checkout, injury, before)
+    again = assert_completed(checkout, injury, before)
     injury.check_reason(again.text)
     assert not [process for process in engines if process.is_running()]
     injury.left = "nothing, once the next run had begun"

@@ -194,7 +194,7 @@ CUDA = {"vllm": "0.32.0", "torch": "2.13.0+cu130", "torch_cuda": "13.0", "vllm_p
         ),
         (GPUS, {"tensor_on": "cpu"}, "4 x NVIDIA H200"),
     ],
-    ids=["CPU on CPU", "CUDA on GPUs", "CUDA without GPU", "CPU beside GPUs"],
+    ids=["CPU on CPU", "CUDA on GPUs", "CUDA without GPU", "CPU with unused GPUs"],
 )
 def test_unchecked_cuda_build_and_unused_gpus_have_a_warning(hardware, facts, words):
     found = environment_check.judge(report_data.check(**({"vllm_platform": "cpu"} | facts)), hardware)

@@ -31,11 +31,11 @@ def test_request_has_the_values_of_the_cluster_file():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "cap", "minutes"),
+    ("missing", "cap", "minutes"),
     [(0, None, 12), (1, None, 17), (30, None, 162), (30, 60, 60), (1, 60, 17), (0, 5, 5)],
 )
-def test_time_limit_follows_from_missing_points(lacking, cap, minutes):
-    found = request("plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), lacking)
+def test_time_limit_follows_from_missing_points(missing, cap, minutes):
+    found = request("plain", AskedTopology(), cluster(minutes_to_start=12, minutes_per_point=5, max_minutes=cap), missing)
     assert found.minutes == minutes
 
 

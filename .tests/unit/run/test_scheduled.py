@@ -78,11 +78,11 @@ def test_the_users_cluster_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "site", "minutes"),
+    ("missing", "site", "minutes"),
     [(None, {}, 12), (0, {}, 12), (6, {}, 42), (6, {"max_minutes": 30}, 30), (1000, {"max_minutes": 30}, 30)],
 )
-def test_job_gets_the_time_of_missing_points(lacking, site, minutes):
-    assert scheduled.deployment_request(config(**site), "plain", lacking).minutes == minutes
+def test_job_gets_the_time_of_missing_points(missing, site, minutes):
+    assert scheduled.deployment_request(config(**site), "plain", missing).minutes == minutes
 
 
 def test_job_requests_what_the_cluster_file_states():

@@ -19,7 +19,7 @@ VOCABULARY = 1024
 FINISHED = ("stop", "length", "abort", "error", "repetition")  # vLLM's finish reasons, in its order
 
 
-class Door:
+class Middleware:
     """An ASGI middleware (``--middleware module.Class``) in front of a server that is not ASGI.
 
     Its ``receive`` has no body and it may not wait, which is enough for a check of headers.
@@ -58,7 +58,7 @@ class State:
     def __init__(self, args):
         self.names = args.served_model_name or [args.model]
         self.key = args.api_key[0] if args.api_key else os.environ.get("VLLM_API_KEY")
-        self.doors = [Door(dotted) for dotted in args.middleware or ()]
+        self.middleware = [Middleware(dotted) for dotted in args.middleware or ()]
         self.max_model_len = args.max_model_len
         self.seats = args.max_num_seqs
         self.slots = threading.Semaphore(args.max_num_seqs)
@@ -122,8 +122,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def admitted(self):
         wait_while_hanging()
-        for door in reversed(self.state.doors):  # as in vLLM: the last one named runs first
-            if refused := door.refusal(self):
+        for middleware in reversed(self.state.middleware):  # as in vLLM: the last one named runs first
+            if refused := middleware.refusal(self):
                 self.answer(*refused)
                 return False
         guarded = self.path.startswith("/v1")

@@ -10,16 +10,16 @@ from servemark.records.topology import Shape
 from snakemake_executor_plugin_slurm_guarded.request import Request
 
 
-def request(name: str, topology: Shape, cluster: Site, points_lacking: int, limit_min: float | None = None) -> Request:
+def request(name: str, topology: Shape, cluster: Site, points_missing: int, limit_min: float | None = None) -> Request:
     """Return the request for one deployment's allocation.
 
-    The time limit is ``minutes_to_start`` + ``points_lacking`` x ``minutes_per_point``, at most ``max_minutes`` or else ``limit_min``. If
+    The time limit is ``minutes_to_start`` + ``points_missing`` x ``minutes_per_point``, at most ``max_minutes`` or else ``limit_min``. If
     it ends early, the next run measures the remaining points.
 
     A client's own node of another kind is a second component of a heterogeneous job, because all nodes of a component need GPUs (Slurm
     22.05 refuses even ``--gpus``, which counts over the job). ``extra`` applies to the servers' component.
     """
-    minutes = cluster.minutes_to_start + points_lacking * cluster.minutes_per_point
+    minutes = cluster.minutes_to_start + points_missing * cluster.minutes_per_point
     reservation = [f"--reservation={cluster.reservation}"] if cluster.reservation else []
     second = None
     if topology.client == "own" and cluster.other_clients:

@@ -99,8 +99,8 @@ def verify(path: Path) -> Verification:
         wrong += [f"{name}: planned, but the archive contains no record of it." for name in found.missing]
         # An older archive may state less than this version does, but nothing else.
         differ = [item for item in results if isinstance(item, Difference)]
-        older = [f"{item.where} (without {item.path[-1]})" for item in differ if item.lacking and sealed_by.older]
-        wrong += lines([item for item in differ if not (item.lacking and sealed_by.older)])
+        older = [f"{item.where} (without {item.path[-1]})" for item in differ if item.missing and sealed_by.older]
+        wrong += lines([item for item in differ if not (item.missing and sealed_by.older)])
         return Verification(
             run=found.run,
             identity=archive.digests.get(MANIFEST, "(no manifest)"),

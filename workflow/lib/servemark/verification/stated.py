@@ -37,14 +37,14 @@ class Difference:
     Attributes:
         path: the names that lead to the value, such as ``("plain chat-c1-r1", "ttft_p99_ms")``.
         where: the file or the record that states it.
-        lacking: the file states no value under this name.
+        missing: the file states no value under this name.
     """
 
     path: tuple[str, ...]
     where: str
     stated: Any
     recomputed: Any
-    lacking: bool = False
+    missing: bool = False
 
 
 def same(stated: Any, recomputed: Any) -> bool:
@@ -63,7 +63,7 @@ def compare(where: str, stated: Any, recomputed: Any, path: tuple[str, ...] = ()
     if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
         for name in dict.fromkeys((*recomputed, *stated)):
             if name not in stated:
-                yield Difference((*path, str(name)), where, ABSENT, recomputed[name], lacking=True)
+                yield Difference((*path, str(name)), where, ABSENT, recomputed[name], missing=True)
             elif name not in recomputed:
                 yield Difference((*path, str(name)), where, stated[name], ABSENT)
             elif stated[name] != recomputed[name]:

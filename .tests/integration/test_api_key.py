@@ -126,7 +126,7 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
 
 @contextmanager
 def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 20):
-    """``vllm serve`` with closed doors; gives its address."""
+    """Start ``vllm serve`` that requires the API key; yield its address."""
     (port,) = network.find_ports(HOST, 1, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = [
@@ -152,7 +152,7 @@ def server(python: str, model: str, folder: Path, *options: str, behind_router: 
 
 @contextmanager
 def router(workers: list[str], folder: Path, routing: str = "round_robin"):
-    """The router with its key check; gives its address and that of its counters."""
+    """Start the router with its key check; yield its address and that of its counters."""
     port, metrics = network.find_ports(HOST, 2, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = command_lines.router(router_python(), workers, HOST, port, metrics, routing=routing)
@@ -163,7 +163,7 @@ def router(workers: list[str], folder: Path, routing: str = "round_robin"):
 
 @pytest.fixture(scope="module")
 def standin_python(tmp_path_factory) -> str:
-    return str(make_prefix(tmp_path_factory.mktemp("doors") / "standin") / "bin" / "python")
+    return str(make_prefix(tmp_path_factory.mktemp("prefix") / "standin") / "bin" / "python")
 
 
 @pytest.fixture(scope="module")
