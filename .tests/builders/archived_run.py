@@ -172,7 +172,7 @@ class ArchivedRun:
         if deployment == FAILED:
             self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
         self.write(f"{folder}/daemons/server.json", server(deployment).model_dump_json(indent=2))
-        self.write(f"{folder}/keeper.json", supervisor.model_dump_json(indent=2))
+        self.write(f"{folder}/supervisor.json", supervisor.model_dump_json(indent=2))
         self.write(f"{folder}/survey/look/node01.json", NodeResult(name="node01", node=node).model_dump_json())
         self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
         sources.write(self.folder / folder / "sources.json")

@@ -70,10 +70,10 @@ class Results:
             deployment=name, lifeline=str(DEAD), machine_lock=None, tokens=(), scratch="/nowhere", ends_at=ends_at,
             stop_grace_s=1.0, owner=owner, checkout=checkout,
         )  # fmt: skip
-        write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
+        write_atomically(attempt / "supervisor-spec.json", spec.model_dump_json())
         who = str(identity or processes.myself())
         word = SupervisorState(state=state, identity=who, deployment=name, owner=owner, **more)
-        write_atomically(attempt / "keeper.json", word.model_dump_json())
+        write_atomically(attempt / "supervisor.json", word.model_dump_json())
         if beat is not None:
             EndpointStatus(
                 deployment=name, state="held", at=utc(beat), since=utc(beat - 60), url="http://10.0.0.1:20000",

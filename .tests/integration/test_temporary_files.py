@@ -24,7 +24,7 @@ def test_ended_run_leaves_no_temporary_files(checkout: Checkout, temporary: Path
     checkout.keep("a")
     running = checkout.start(TMPDIR=str(temporary), STANDIN_TOKEN_S="0.5")
     checkout.wait_for_progress("chat-c1-r1: 6 requests", subject="a")
-    spec = json.loads((checkout.attempts("a")[-1] / "keeper-spec.json").read_text())
+    spec = json.loads((checkout.attempts("a")[-1] / "supervisor-spec.json").read_text())
     server = Path(f"/proc/{checkout.daemon('a')['pid']}/environ").read_text().split("\0")
     assert f"TMPDIR={spec['scratch']}" in server
     running.interrupt(number)

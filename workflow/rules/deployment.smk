@@ -1,7 +1,8 @@
 """The stages of one deployment, one group: on a cluster a single job, without a scheduler separate jobs in the same order.
 
 Input: plan.json. Output: a record for every load point, startup.json and stopped.json. cluster.json, endpoint.json and ready.json are
-live records: they exist while a run works on the deployment. A live record may outlive its server; keeper.json then has the server's end.
+live records: they exist while a run works on the deployment. A live record may outlive its server; then supervisor.json records
+how the server ended.
 
 The wildcard `life` is `deployments` if the deployment is measured, and `serving` if its endpoint serves users (serving.smk).
 

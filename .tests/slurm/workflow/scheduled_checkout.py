@@ -141,7 +141,7 @@ class ScheduledCheckout(Checkout):
 
     def scratch(self) -> list[str]:
         """Return the remaining scratch folders of this checkout's attempts on a node."""
-        names = [json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/keeper-spec.json")]
+        names = [json.loads(p.read_text())["scratch"] for p in self.results.glob("deployments/*/attempts/*/supervisor-spec.json")]
         places = [self.cluster.folder / "nodes" / node / name[1:] for node in (LOGIN, *self.cluster.nodes) for name in names]
         return [str(place) for place in places if place.exists()]
 

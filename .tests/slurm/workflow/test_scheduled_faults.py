@@ -87,7 +87,7 @@ def test_preempted_and_requeued_by_slurm(checkout: ScheduledCheckout, injury: In
     assert injury.ends(checkout, running, 150, since, GONE_S).rc == 0
     after = checkout.started_at("a")
     assert after["chat-c1-r1"] == before["chat-c1-r1"] and len(after) == 2
-    owners = [json.loads((path / "keeper-spec.json").read_text())["owner"] for path in checkout.attempts("a")]
+    owners = [json.loads((path / "supervisor-spec.json").read_text())["owner"] for path in checkout.attempts("a")]
     assert owners == [f"job {job['job_id']}", f"job {job['job_id']}, start 2"]
     starts = checkout.record("deployments/a/accounting.json")["jobs"]
     assert [(start["job_id"], start["state"]) for start in starts] == [

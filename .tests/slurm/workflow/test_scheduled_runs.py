@@ -252,7 +252,7 @@ class Holding(threading.Thread):
             begin = time.time()
             end = datetime.fromisoformat(self.checkout.record("deployments/a/ready.json")["ends_at"]).timestamp()
             [attempt] = self.checkout.attempts("a")
-            margin = json.loads((attempt / "keeper-spec.json").read_text())["end_margin_s"]
+            margin = json.loads((attempt / "supervisor-spec.json").read_text())["end_margin_s"]
             until = end - margin - 0.3 * (end - margin - begin)
             time.sleep(max(0.0, until - time.time()))
         except Exception as error:

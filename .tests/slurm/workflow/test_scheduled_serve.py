@@ -42,7 +42,7 @@ def assert_nothing_left(checkout: ScheduledCheckout) -> None:
     serving = checkout.results / "serving"
     names = ("api-key", "ray-token", how_to_use.NAME, "cluster.json", "endpoint.json", "ready.json")
     assert [str(path) for name in names for path in serving.rglob(name)] == []
-    for spec in serving.glob("*/attempts/*/keeper-spec.json"):
+    for spec in serving.glob("*/attempts/*/supervisor-spec.json"):
         place = json.loads(spec.read_text())["scratch"]
         assert [n for n in checkout.cluster.nodes if (checkout.cluster.folder / "nodes" / n / place[1:]).exists()] == []
     assert "No active deployment" in servemark(checkout, "status").stdout

@@ -7,6 +7,7 @@ import pytest
 
 from builders.paths import FIXTURES
 from servemark.diagnosis.startup_log import StartupLog
+from servemark.report import gather
 from servemark.verification import verify
 from servemark.verification.show import show
 from servemark.verification.unpack import unpacked
@@ -23,6 +24,13 @@ def test_archive_of_other_python_version_is_verified():
         *("report.html", "run.json", "measurements.csv", "measurements.parquet")
     }
     assert found.identity == "704e79d4e3ca30df609615d2cdd9bfa09e60d0279b9440306bbd1f0eda42ddbd"
+
+
+def test_attempt_with_earlier_file_names_is_read():
+    with unpacked(ARCHIVE) as archive:
+        (attempt,) = gather.read_attempts(archive.folder / "deployments" / "tutorial-tp4")
+        assert not list(archive.folder.rglob("supervisor.json"))
+    assert (attempt.outcome, attempt.failure) == ("ended as planned", None) and attempt.ended_at
 
 
 def test_archive_table_is_shown():

@@ -69,7 +69,7 @@ class Clock:
 
 def ended(attempt: Path, **more: object):
     state = supervisor.read_state(attempt)
-    return lambda: write_atomically(attempt / "keeper.json", state.model_copy(update={"state": "ended", **more}).model_dump_json())
+    return lambda: write_atomically(attempt / "supervisor.json", state.model_copy(update={"state": "ended", **more}).model_dump_json())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_stop_waits_for_the_end_of_the_deployment(results, more, said):
 def test_stop_does_not_wait_for_a_killed_supervisor(results):
     attempt = results.add()
     state = supervisor.read_state(attempt).model_copy(update={"identity": str(DEAD)})
-    clock, words = Clock(1.0, lambda: write_atomically(attempt / "keeper.json", state.model_dump_json())), []
+    clock, words = Clock(1.0, lambda: write_atomically(attempt / "supervisor.json", state.model_dump_json())), []
     Stopping(words.append, no_slurm(), clock=clock, sleep=clock.sleep).run(*results.living())
     assert len(words) == 2 and clock.now < 2
 
@@ -102,7 +102,7 @@ def test_deployment_that_does_not_end_is_named_and_its_job_cancelled(results):
     clock, words = Clock(), []
     with pytest.raises(ServemarkError) as caught:
         Stopping(words.append, no_slurm(), clock=clock, sleep=clock.sleep).run(a)
-    assert caught.value.reason == "cannot_stop" and caught.value.look.endswith("keeper.log") and 16 <= clock.now < 17
+    assert caught.value.reason == "cannot_stop" and caught.value.look.endswith("supervisor.log") and 16 <= clock.now < 17
 
     states, cancelled = {"j8": "RUNNING"}, []
 

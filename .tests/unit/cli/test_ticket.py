@@ -50,10 +50,10 @@ class Run:
     def attempt(self, name: str = "plain", part: str = "deployments", reason: str | None = None, log: str = "all is well\n") -> Path:
         attempt = attempts.new(self.folder / part / name)
         spec = SupervisorSpec(deployment=name, lifeline="1:1@h", machine_lock=None, tokens=(), scratch="/nowhere")
-        write_atomically(attempt / "keeper-spec.json", spec.model_dump_json())
+        write_atomically(attempt / "supervisor-spec.json", spec.model_dump_json())
         why = "daemon_ended:server" if reason else "stop_requested"
         state = SupervisorState(state="ended", identity="1:1@node07", deployment=name, owner="job 77", why=why)
-        write_atomically(attempt / "keeper.json", state.model_dump_json())
+        write_atomically(attempt / "supervisor.json", state.model_dump_json())
         daemon = DaemonState(name="server", pid=12, argv=("vllm", "serve"), log=str(attempt / "server.log"), exit_code=1, ended_at="x")
         write_atomically(attempt / "daemons" / "server.json", daemon.model_dump_json())
         (attempt / "server.log").write_text(log)
@@ -109,7 +109,7 @@ def test_ticket_has_records_and_logs_but_no_results_or_keys(run):
     inside = "run/deployments/plain/attempts/001"
     assert set(run.ticket()) == {
         "summary.txt", "run/config.json", "run/slurm/deployment_plain/77.log",
-        *(f"{inside}/{name}" for name in ("server.log", "keeper.json", "keeper-spec.json", "failure.json", "daemons/server.json",
+        *(f"{inside}/{name}" for name in ("server.log", "supervisor.json", "supervisor-spec.json", "failure.json", "daemons/server.json",
                                           "survey/look/n.json", "ray-n1.kept/raylet.out")),
     }  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_ticket_is_bounded_and_failed_attempts_come_first(run):
     assert f"run/{log.format(7)}" in files and f"run/{log.format(0)}" not in files and log.format(0) in files["summary.txt"]
 
 
-@pytest.mark.parametrize("broken", ["keeper.json", "failure.json", "daemons/server.json", "server.log"])
+@pytest.mark.parametrize("broken", ["supervisor.json", "failure.json", "daemons/server.json", "server.log"])
 def test_broken_file_does_not_stop_the_ticket(run, broken):
     attempt = run.attempt(reason="server_exited")
     run.attempt("other", reason="port_taken")

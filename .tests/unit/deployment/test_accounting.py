@@ -167,7 +167,7 @@ def deployment(tmp_path):
         attempt = folder / "attempts" / f"{len(list(folder.glob('attempts/*'))) + 1:03d}"
         (attempt / "daemons").mkdir(parents=True)
         spec = SupervisorSpec(deployment="x", lifeline="1", machine_lock=None, tokens=(), scratch="/s", owner=owner)
-        (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+        (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
         if served:
             Startup(deployment="x", seconds_to_first_token=60.0).write(attempt / "startup.json")
             state = DaemonState(name="server", argv=(), log="l", started_at=f"{DAY}00:00+00:00", ended_at="2026-11-20T19:01:00+00:00")

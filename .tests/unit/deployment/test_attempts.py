@@ -234,7 +234,7 @@ def test_lost_rank_is_named_without_known_cause(tmp_path):
 
 def test_failure_without_daemon_names_supervisor_log(tmp_path):
     failure = attempts.explain_end("serve_model", tmp_path, None, "Missing.", "keeper_ended")
-    assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "keeper.log"))
+    assert failure == Failure(stage="serve_model", reason="keeper_ended", detail="Missing.", log=str(tmp_path / "supervisor.log"))
 
 
 def test_failure_has_all_parts_of_its_error():
@@ -271,7 +271,7 @@ def test_first_failure_of_attempt_is_recorded(tmp_path):
 def test_outside_reason_takes_precedence_over_stage_failure(tmp_path, why, reason, remedy):
     attempt = attempts.new(tmp_path)
     state = supervisor.SupervisorState(state="ended", identity="1:1@elsewhere", deployment="plain", why=why)
-    (attempt / "keeper.json").write_text(state.model_dump_json())
+    (attempt / "supervisor.json").write_text(state.model_dump_json())
     seen = Failure(stage="measure", reason="server_died", detail="The server died.", remedy=None)
     noted = attempts.fail(attempt, seen, 1)
     assert noted == attempts.noted_failure(attempt) and (noted.stage, noted.reason) == ("measure", reason)

@@ -165,7 +165,7 @@ def test_supervisor_ended_before_ray_start_is_named(ray, monkeypatch):
 
     monkeypatch.setattr(cluster, "verify", killed)
     started = plain.start()
-    assert (started.failure.reason, started.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
+    assert (started.failure.reason, started.failure.log) == ("keeper_ended", str(plain.attempt / "supervisor.log"))
 
 
 def test_ray_head_that_never_listens_is_a_failure(ray, monkeypatch):

@@ -131,7 +131,7 @@ class Place:
             scratch=str(root / "scratch"),
             ends_at=1_800_000_030.0,
         )
-        write_atomically(self.attempt / "keeper-spec.json", spec.model_dump_json())
+        write_atomically(self.attempt / "supervisor-spec.json", spec.model_dump_json())
         self.key = attempts.secret(self.attempt, "api-key")
         self.stopped = 0
         monkeypatch.setattr(hold, "stop", self._stop)
@@ -146,7 +146,7 @@ class Place:
     def says(self, state: str, why: str | None = None, alive: bool = True) -> None:
         identity = processes.myself() if alive else processes.Identity(1, 1)
         text = SupervisorState(state=state, identity=str(identity), deployment=NAME, why=why).model_dump_json()
-        write_atomically(self.attempt / "keeper.json", text)
+        write_atomically(self.attempt / "supervisor.json", text)
 
     def holding(self, failure: Failure | None = None) -> Holding:
         node = Node(

@@ -280,7 +280,7 @@ def test_next_point_reports_deployment_ended_from_outside(deploy, wait_for, how,
         ownership.take(plain.folder)
     record = plain.measure()
     assert_no_figure(plain, record)
-    assert reasons(record) == {reason} and record.failure.log == str(plain.attempt / "keeper.json")
+    assert reasons(record) == {reason} and record.failure.log == str(plain.attempt / "supervisor.json")
     assert plain.stop().failure == record.failure
 
 

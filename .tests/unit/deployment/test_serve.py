@@ -88,5 +88,5 @@ def test_dead_supervisor_at_server_start_is_named(deploy):
     started = plain.start()
     kill_supervisor(plain)
     endpoint = plain.serve(started)
-    assert (endpoint.failure.reason, endpoint.failure.log) == ("keeper_ended", str(plain.attempt / "keeper.log"))
+    assert (endpoint.failure.reason, endpoint.failure.log) == ("keeper_ended", str(plain.attempt / "supervisor.log"))
     assert plain.left == []

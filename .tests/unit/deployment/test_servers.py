@@ -45,7 +45,7 @@ def serve(tmp_path, told, monkeypatch):
     attempt = tmp_path / "attempts" / "001"
     attempt.mkdir(parents=True)
     spec = supervisor.SupervisorSpec(deployment="x", lifeline="1:1", machine_lock=None, tokens=(), scratch="/tmp/abc")
-    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+    (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
 
     def run(
         topology: Topology,

@@ -39,7 +39,7 @@ def test_stop_reports_attempt_with_deleted_files(deploy):
     plain = deploy(points=1)
     plain.up()
     before = plain.stop()
-    (plain.attempt / "keeper-spec.json").unlink()
+    (plain.attempt / "supervisor-spec.json").unlink()
     assert plain.stop().daemons == before.daemons
 
 

@@ -74,7 +74,7 @@ class Scene:
 
     def supervisor_state(self, state):
         said = SupervisorState(state=state, identity=str(processes.myself()), deployment="plain")
-        (self.folder / "keeper.json").write_text(said.model_dump_json())
+        (self.folder / "supervisor.json").write_text(said.model_dump_json())
 
     def daemon(self, name="server", **changes):
         state = DaemonState(name=name, pid=7, argv=(), log=f"{name}.log", **changes)

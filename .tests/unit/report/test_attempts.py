@@ -25,7 +25,7 @@ def start(folder, number=1, why="stop_requested", failure=None, nodes=("node02",
     attempt = folder / "attempts" / f"{number:03d}"
     (attempt / "daemons").mkdir(parents=True)
     state = SupervisorState(state="ended", identity="7:1@x", deployment="plain", why=why, ended_at="2026-03-04T11:00:00+00:00")
-    (attempt / "keeper.json").write_text(state.model_dump_json())
+    (attempt / "supervisor.json").write_text(state.model_dump_json())
     for index, node in enumerate(nodes):
         began = f"2026-03-04T10:0{9 - index}:00+00:00"
         daemon = DaemonState(name=f"d{index}", argv=(), log="x", node=node, started_at=began)
@@ -71,7 +71,7 @@ def test_attempt_times_and_nodes_come_from_processes_or_survey(folder):
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000])
 def test_unreadable_attempt_does_not_hide_others(folder, text):
-    (start(folder) / "keeper.json").write_text(text)
+    (start(folder) / "supervisor.json").write_text(text)
     start(folder, 2)
     first, second = gather.read_attempts(folder)
     assert (first.outcome, second.outcome) == ("unknown", "ended as planned") and "Error" in first.how
@@ -79,7 +79,7 @@ def test_unreadable_attempt_does_not_hide_others(folder, text):
 
 def test_attempt_without_supervisor_state_is_unknown(folder):
     assert gather.read_attempts(folder) == []
-    (start(folder) / "keeper.json").unlink()
+    (start(folder) / "supervisor.json").unlink()
     assert gather.read_attempts(folder)[0].outcome == "unknown"
 
 

@@ -43,7 +43,7 @@ def attempt(tmp_path, monkeypatch, own_output):
     folder = tmp_path / "results" / "demo" / "deployments" / "plain"
     new = attempts.new(folder)
     state = supervisor.SupervisorState(state="running", identity=str(myself()), deployment="plain")
-    (new / "keeper.json").write_text(state.model_dump_json())
+    (new / "supervisor.json").write_text(state.model_dump_json())
     supervisor_spec(new, "machine.lock")
     return new
 
@@ -52,7 +52,7 @@ def supervisor_spec(attempt, machine_lock):
     spec = supervisor.SupervisorSpec(
         deployment="plain", lifeline="1:1", machine_lock=machine_lock, tokens=(), scratch="s", stop_grace_s=2.0
     )
-    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+    (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
 
 
 def run(tmp_path, folder, work, **given):
@@ -146,7 +146,7 @@ def test_failed_stage_in_allocation_waits_for_end_of_deployment(tmp_path, attemp
 
 def test_ended_attempt_is_not_touched(tmp_path, attempt):
     state = supervisor.SupervisorState(state="ended", identity=str(myself()), deployment="plain")
-    (attempt / "keeper.json").write_text(state.model_dump_json())
+    (attempt / "supervisor.json").write_text(state.model_dump_json())
     assert run(tmp_path, attempt.parents[1], fail(StageFailed("x")))[0] == 1
     assert not (attempt / "stop").exists()
 

@@ -118,7 +118,7 @@ def test_daemons_die_with_killed_supervisor_and_rest_is_found(attempts):
 def test_request_to_dead_supervisor_names_its_log(attempts):
     attempt = attempts()
     supervisor.stop(attempt, 10)
-    with pytest.raises(TimeoutError, match=r"keeper\.log"):
+    with pytest.raises(TimeoutError, match=r"supervisor\.log"):
         supervisor.request(attempt, DaemonRequest(name="late", argv=("true",), env={}, log=str(attempt / "late.log")))
 
 
@@ -178,7 +178,7 @@ def test_an_error_of_the_shared_disk_is_no_reason_to_end(tmp_path, monkeypatch):
         scratch="/tmp/abc",
         owner="job 7",
     )
-    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
+    (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
     kept = Supervisor(attempt)
     assert kept._reason_to_end() is None
 
@@ -205,6 +205,17 @@ def test_supervisors_in_jobs_need_no_machine_lock(attempts):
     wait_for(lambda: supervisor.read_state(first).state == supervisor.read_state(second).state == "running")
 
 
+def test_attempt_with_earlier_file_names_can_be_stopped(attempts):
+    attempt = attempts()
+    wait_for(lambda: supervisor.read_state(attempt).state == "running")
+    for name, earlier in supervisor.EARLIER_NAMES.items():
+        assert supervisor.own_file(attempt, name) == attempt / name
+        (attempt / name).rename(attempt / earlier)
+        assert supervisor.own_file(attempt, name) == attempt / earlier
+    assert supervisor.is_alive(attempt) and supervisor.read_spec(attempt).deployment == "a"
+    assert supervisor.stop(attempt, 10).why == "stop_requested"
+
+
 def test_supervisor_of_another_checkout_stays_alive(tmp_path, monkeypatch):
     own, copy, attempt = (tmp_path / name for name in ("own", "copy", "attempt"))
     for folder in (own, copy, attempt):
@@ -212,8 +223,8 @@ def test_supervisor_of_another_checkout_stays_alive(tmp_path, monkeypatch):
     me = str(processes.myself())
     spec = SupervisorSpec(deployment="x", lifeline=me, machine_lock=None, tokens=(), scratch="/tmp/abc", checkout=Checkout.of(own))
     state = SupervisorState(state="running", identity=me, deployment="x")
-    (attempt / "keeper-spec.json").write_text(spec.model_dump_json())
-    (attempt / "keeper.json").write_text(state.model_dump_json())
+    (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
+    (attempt / "supervisor.json").write_text(state.model_dump_json())
     signalled = []
     monkeypatch.setattr(Identity, "signal", lambda self, number: signalled.append(number))
     monkeypatch.chdir(copy)

@@ -9,11 +9,11 @@ from servemark.archive.crate import describe
 from servemark.machine import git_state
 from servemark.records import Environment, Plan
 from servemark.security import secret_scan
-from servemark.supervisor import SECRETS
+from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 
 # Live records, the supervisor's own files and secrets. jobs.jsonl and guard.log still grow during sealing; accounting.json sums them up.
 _LEFT_OUT = {
-    *("cluster.json", "endpoint.json", "ready.json", "keeper-spec.json", "progress.jsonl", "stage", "summary.txt"),
+    *("cluster.json", "endpoint.json", "ready.json", SPEC, EARLIER_NAMES[SPEC], "progress.jsonl", "stage", "summary.txt"),
     *("jobs.jsonl", "guard.log"),
     *SECRETS,
 }

@@ -135,7 +135,7 @@ def _one(folder: Path, last: dict[str, Any] | None, jobs: Jobs, now: float) -> L
 
 def _begin(attempt: Path) -> float | None:
     with contextlib.suppress(OSError):
-        return (attempt / "keeper-spec.json").stat().st_mtime
+        return supervisor.own_file(attempt, supervisor.SPEC).stat().st_mtime
     return None
 
 

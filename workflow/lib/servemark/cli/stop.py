@@ -83,7 +83,7 @@ class Stopping:
         if one.job_id is None:
             raise ServemarkError(
                 f"{one.deployment} did not end within {bound:.0f} s.",
-                look=str(one.attempt / "keeper.log"),
+                look=str(supervisor.own_file(one.attempt, supervisor.LOG)),
                 do=f"Look at its processes on {', '.join(one.nodes)} with ps. A process in state D waits for a device or a file system.",
                 reason="cannot_stop",
             )

@@ -85,7 +85,7 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
     """Return the attempts that ran in a job, oldest first."""
     found = []
     for attempt in every:
-        path = attempt / "keeper-spec.json"
+        path = supervisor.own_file(attempt, supervisor.SPEC)
         if path.exists() and (owner := _OWNER.fullmatch(supervisor.read_spec(attempt).owner or "")):
             found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found

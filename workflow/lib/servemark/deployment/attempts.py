@@ -118,7 +118,9 @@ def ended_from_outside(attempt: Path, stage: str) -> Failure | None:
     found = reasons.TABLE.get(state.why or "") if state else None
     if found is None or not (found.outside and found.remedy):
         return None
-    return Failure(stage=stage, reason=found.code, detail=found.meaning, log=str(attempt / "keeper.json"), remedy=found.remedy)
+    return Failure(
+        stage=stage, reason=found.code, detail=found.meaning, log=str(supervisor.own_file(attempt, supervisor.STATE)), remedy=found.remedy
+    )
 
 
 def noted_failure(attempt: Path | None) -> Failure | None:
@@ -153,7 +155,7 @@ def explain_end(stage: str, attempt: Path, daemon: DaemonState | None, what: str
     If the log has no error of its own, or only a consequence, the files that were kept of the daemon are searched.
     """
     if daemon is None:
-        return Failure(stage=stage, reason=reason, detail=what, log=str(attempt / "keeper.log"))
+        return Failure(stage=stage, reason=reason, detail=what, log=str(supervisor.own_file(attempt, supervisor.LOG)))
     log = window(Path(daemon.log))
     diagnosis = diagnose(log, stalled=stalled)
     quote = diagnosis.quote if diagnosis else root_error(log) or _launcher_errors(attempt, daemon.name)
@@ -233,7 +235,7 @@ def planned_end(ready: Ready) -> float | None:
 
 def left_over(*attempts: Path) -> list[psutil.Process]:
     """Return living processes of these attempts on this machine, supervisors included."""
-    folders = [scratch_folder(one) for one in attempts if (one / "keeper-spec.json").exists() and not supervisor.copied(one)]
+    folders = [scratch_folder(one) for one in attempts if supervisor.own_file(one, supervisor.SPEC).exists() and not supervisor.copied(one)]
     return identity.marked(*attempts, *folders)
 
 

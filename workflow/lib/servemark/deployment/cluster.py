@@ -137,7 +137,7 @@ def _take_machine(attempt: Path, progress: Progress) -> None:
         if state and state.state == "running":
             return
         if (state and not supervisor.is_alive(attempt)) or (state is None and time.monotonic() > deadline):
-            why, log = (state and state.why) or "none", attempt / "keeper.log"
+            why, log = (state and state.why) or "none", supervisor.own_file(attempt, supervisor.LOG)
             raise StageFailed(
                 f"The supervisor process exited before it started a server. Recorded reason: {why}.",
                 look=str(log),

@@ -81,7 +81,10 @@ class Launcher:
             first = attempts.first_to_end(self.attempt, asked.name)
             if first is None or first.ended_at is None:
                 raise StageFailed(
-                    str(error), look=str(self.attempt / "keeper.log"), do=reasons.DEFAULT_REMEDY, reason="keeper_ended"
+                    str(error),
+                    look=str(supervisor.own_file(self.attempt, supervisor.LOG)),
+                    do=reasons.DEFAULT_REMEDY,
+                    reason="keeper_ended",
                 ) from None
             what = f"servemark did not start {asked.name}, because"
             raise attempts.as_error(attempts.end_of("", self.attempt, asked.name, what, "server_exited")) from None

@@ -54,7 +54,7 @@ class Measuring:
         ready, failure = self._live(ready_path)
         if ready is None or failure:
             record = self._lost(point, failure)
-            why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/keeper.log"
+            why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/{supervisor.LOG}"
             self.here.progress.say(f"{name}: not measured, because the deployment failed: {why}", point=_finished_point(record))
             self.here.check()
             write_atomically(raw_path, NO_RESULTS)
@@ -141,7 +141,7 @@ class Measuring:
             stage=STAGE,
             reason="deployment_gone",
             detail="The deployment ended before this point was measured.",
-            log=str(attempt / "keeper.json") if attempt else None,
+            log=str(supervisor.own_file(attempt, supervisor.STATE)) if attempt else None,
             remedy="Rerun the same command: servemark measures the missing points then.",
         )
         return verdict.not_measured(self._record(point, attempt), failure)

@@ -27,12 +27,12 @@ def stop(plan: Plan, folder: Path, *, stop_s: float, log: Path, progress: Progre
     progress.say("stopping" if supervisor.is_alive(attempt) else "has ended already")
     state = supervisor.stop(attempt, stop_s + 15)
     # Users may delete files of old attempts.
-    spec = supervisor.read_spec(attempt) if (attempt / "keeper-spec.json").exists() else None
+    spec = supervisor.read_spec(attempt) if supervisor.own_file(attempt, supervisor.SPEC).exists() else None
     named = survey.kill(lambda: attempts.left_over(attempt))
     if left := attempts.left_over(attempt):
         raise ServemarkError(
             f"A process of deployment {plan.deployment} cannot be ended: {identity.describe(left[0])}",
-            look=str(attempt / "keeper.log"),
+            look=str(supervisor.own_file(attempt, supervisor.LOG)),
             do="Look at it with ps. A process in state D waits for a device or a file system.",
             reason="cannot_stop",
         )

@@ -17,6 +17,10 @@ from snakemake_executor_plugin_slurm_guarded.records import Checkout
 
 # Names of the files with keys in an attempt's folder.
 SECRETS = ("api-key", "ray-token")
+# Files of a supervisor in its attempt's folder: its state, its settings, its log.
+STATE, SPEC, LOG = "supervisor.json", "supervisor-spec.json", "supervisor.log"
+# Their names in attempts of earlier versions, in checkouts and archives.
+EARLIER_NAMES = {STATE: "keeper.json", SPEC: "keeper-spec.json", LOG: "keeper.log"}
 
 
 class SupervisorStuck(ServemarkError, TimeoutError):
@@ -26,7 +30,7 @@ class SupervisorStuck(ServemarkError, TimeoutError):
 
 
 class SupervisorSpec(Strict):
-    """The settings of a supervisor, in ``keeper-spec.json``."""
+    """The settings of a supervisor, in :data:`SPEC`."""
 
     deployment: str
     # The owner process.
@@ -49,7 +53,7 @@ class SupervisorSpec(Strict):
 
 
 class SupervisorState(Strict):
-    """The state of a supervisor, in ``keeper.json``."""
+    """The state of a supervisor, in :data:`STATE`."""
 
     state: str  # waiting | running | ending | ended
     identity: str
@@ -59,6 +63,12 @@ class SupervisorState(Strict):
     ended_at: str | None = None
     leftovers: tuple[str, ...] = ()
     waiting_for: str | None = None
+
+
+def own_file(attempt: Path, name: str) -> Path:
+    """Return the path of a supervisor's file :data:`STATE`, :data:`SPEC` or :data:`LOG`; its earlier name if only that exists."""
+    path, earlier = attempt / name, attempt / EARLIER_NAMES[name]
+    return earlier if not path.exists() and earlier.exists() else path
 
 
 def worker_file(deployment: Path) -> Path:
@@ -80,14 +90,14 @@ def remove_secrets(attempt: Path) -> None:
 def read_state(attempt: Path) -> SupervisorState | None:
     """Return the supervisor's state; None before it has written one."""
     try:
-        return SupervisorState.model_validate_json((attempt / "keeper.json").read_bytes())
+        return SupervisorState.model_validate_json(own_file(attempt, STATE).read_bytes())
     except FileNotFoundError:
         return None
 
 
 def read_spec(attempt: Path) -> SupervisorSpec:
     """Return the settings of the attempt's supervisor."""
-    return SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+    return SupervisorSpec.model_validate_json(own_file(attempt, SPEC).read_text())
 
 
 def copied(attempt: Path) -> bool:
@@ -117,8 +127,8 @@ def launch(attempt: Path, spec: SupervisorSpec) -> None:
     attempt.mkdir(parents=True, exist_ok=True)
     for folder in ("requests", "daemons"):
         (attempt / folder).mkdir(exist_ok=True)
-    write_atomically(attempt / "keeper-spec.json", spec.model_dump_json(indent=2) + "\n")
-    with open(attempt / "keeper.log", "ab") as log, open(os.devnull, "rb") as nothing:
+    write_atomically(attempt / SPEC, spec.model_dump_json(indent=2) + "\n")
+    with open(attempt / LOG, "ab") as log, open(os.devnull, "rb") as nothing:
         psutil.Popen(
             [sys.executable, "-m", "servemark.supervisor", str(attempt)],
             stdin=nothing,
@@ -140,7 +150,7 @@ def request(attempt: Path, asked: process_request.DaemonRequest, timeout_s: floa
     deadline = time.monotonic() + timeout_s
     while not path.exists():
         if time.monotonic() > deadline or not is_alive(attempt):
-            raise TimeoutError(f"The supervisor did not start {asked.name}; see {attempt / 'keeper.log'}")
+            raise TimeoutError(f"The supervisor did not start {asked.name}; see {own_file(attempt, LOG)}")
         time.sleep(0.02)
     return DaemonState.model_validate_json(path.read_text())
 
@@ -179,6 +189,6 @@ def stop(attempt: Path, timeout_s: float) -> SupervisorState | None:
         time.sleep(0.05)
     raise SupervisorStuck(
         f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
-        look=str(attempt / "keeper.log"),
+        look=str(own_file(attempt, LOG)),
         do="List them with ps. A process in state D waits for a device or a file system.",
     )

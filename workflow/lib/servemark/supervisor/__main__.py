@@ -1,9 +1,9 @@
 """The supervisor: one small process per deployment that owns everything long-lived in it. See docs/explanation/supervision.md.
 
-``python -m servemark.supervisor ATTEMPT`` reads ``ATTEMPT/keeper-spec.json`` and takes the machine lock. It starts the daemons that
+``python -m servemark.supervisor ATTEMPT`` reads ``ATTEMPT/supervisor-spec.json`` and takes the machine lock. It starts the daemons that
 appear as ``ATTEMPT/requests/NAME.json`` and records each in ``ATTEMPT/daemons/NAME.json``. On a node of a job it starts them through a
 launcher (srun) and ``servemark.supervisor.remote``. When there is a reason to end, it ends the whole tree (TERM, grace, KILL), removes
-what the tree left, and writes the reason to ``ATTEMPT/keeper.json``.
+what the tree left, and writes the reason to ``ATTEMPT/supervisor.json``.
 """
 
 import contextlib
@@ -25,7 +25,16 @@ from servemark.processes import identity as processes
 from servemark.processes.identity import Identity
 from servemark.processes.shared_memory import Segments, remove_noted
 from servemark.records import DaemonState, utc_now, write_atomically
-from servemark.supervisor import SupervisorSpec, SupervisorState, launcher_log, ownership, process_request, remove_secrets, worker_file
+from servemark.supervisor import (
+    STATE,
+    SupervisorState,
+    launcher_log,
+    ownership,
+    process_request,
+    read_spec,
+    remove_secrets,
+    worker_file,
+)
 from snakemake_executor_plugin_slurm_guarded import commands
 
 TICK_S = 0.1
@@ -40,7 +49,7 @@ class Supervisor:
 
     def __init__(self, attempt: Path):
         self.attempt = attempt
-        self.spec = SupervisorSpec.model_validate_json((attempt / "keeper-spec.json").read_text())
+        self.spec = read_spec(attempt)
         self.owner_process = Identity.parse(self.spec.lifeline)
         self.daemons: dict[str, DaemonState] = {}
         self.identities: dict[str, Identity] = {}
@@ -54,10 +63,10 @@ class Supervisor:
         self._read_owner_at = 0.0
 
     def write_state(self, state: str, **more: Any) -> None:
-        """Write keeper.json."""
+        """Write the supervisor's state."""
         spec = self.spec
         text = SupervisorState(state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more)
-        write_atomically(self.attempt / "keeper.json", text.model_dump_json(indent=2) + "\n")
+        write_atomically(self.attempt / STATE, text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:
         """Take the machine lock, start what stages request until there is a reason to end, end everything, record the reason."""
