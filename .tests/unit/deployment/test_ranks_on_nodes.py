@@ -22,7 +22,7 @@ SPANNING = report_data_cluster.spanning_startup("x")
     ],
     ids=["a node of its own", "next to the server", "before the survey"],
 )
-def test_a_failed_start_keeps_what_was_found(tmp_path, told, topology, nodes, client):
+def test_failed_start_keeps_nodes_and_servers(tmp_path, told, topology, nodes, client):
     cluster = Cluster(deployment="x", attempt="a", nodes=nodes, replicas=SPANNING.placement, ray_nodes=SPANNING.ray_nodes)
     endpoint = Endpoint(deployment="x", attempt="a", failure=FAILURE, servers=SPANNING.servers)
     plan = report_data.plan("x", topology=topology)

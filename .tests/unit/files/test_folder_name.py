@@ -119,7 +119,7 @@ def snakemake_as_it_is(monkeypatch):
 
 @pytest.fixture
 def odd_python(tmp_path, snakemake_as_it_is):
-    """An interpreter in an odd folder, as ``sys.executable``; gives the folder."""
+    """Set ``sys.executable`` to an interpreter in an odd folder; return the folder."""
     root = tmp_path / odd_folder.NAME
     bin_ = root / ".venv" / "bin"
     bin_.mkdir(parents=True)

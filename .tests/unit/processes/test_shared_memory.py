@@ -85,7 +85,7 @@ def test_newer_file_of_the_same_name_is_kept(holder, names, tmp_path):
         assert segments.remove() == () and Path(FOLDER, names[0]).exists()
 
 
-def test_second_look_within_the_interval_is_skipped(holder, names, monkeypatch):
+def test_second_call_within_the_interval_is_skipped(holder, names, monkeypatch):
     segments = Segments(None)
     segments.look()
     looked = []

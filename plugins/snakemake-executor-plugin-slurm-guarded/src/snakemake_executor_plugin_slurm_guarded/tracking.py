@@ -37,8 +37,8 @@ class Timing:
     longest: float = 15.0
     lost: float = 30.0  # a job that no source lists for so long is LOST
     stuck: float = 300.0  # a job that stays COMPLETING for so long is STUCK; Slurm's UnkillableStepTimeout is 60 s by default
-    waits: float = 5.0  # a job that waits for so long has its reason reported
-    requeue: float = 10.0  # an end after which Slurm may requeue the job must last this long
+    waits: float = 5.0  # after this wait, the reason of a waiting job is reported
+    requeue: float = 10.0  # an end state after which Slurm may requeue the job counts after this time
 
     def interval(self, age: float) -> float:
         """Return the seconds between two queries for a job that has waited or run for ``age`` seconds."""

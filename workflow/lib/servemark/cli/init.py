@@ -122,7 +122,7 @@ def _facts(output: Path, model: Found, cached: tuple[Found, ...], machine: Machi
     lengths = {"max_model_len": 512, "input_tokens": 64, "output_tokens": 32} if small else {
         "max_model_len": longest, "input_tokens": min(1024, longest // 2), "output_tokens": min(256, longest // 4)}  # fmt: skip
     lock = lockfiles.table(Path("envs"))["cpu"]
-    lacks = lockfiles.lacks(lock, machine.hardware, sys.version_info[:2]) if machine.hardware else ()
+    unmet = lockfiles.unmet(lock, machine.hardware, sys.version_info[:2]) if machine.hardware else ()
     return {
         "output": output,
         "at_top": output.absolute().parent == Path.cwd(),
@@ -132,7 +132,7 @@ def _facts(output: Path, model: Found, cached: tuple[Found, ...], machine: Machi
         "cluster": cluster,
         "accelerator": accelerator,
         "why_cpu": "jobs on this cluster request no GPU" if cluster else "this machine has no NVIDIA GPU that servemark can use",
-        "cpu_lacks": lacks,
+        "cpu_unmet": unmet,
         "deployment": f"tp{parallel}" if gpus else "cpu",
         "tensor_parallel": parallel,
         "gpus": gpus,

@@ -232,8 +232,8 @@ _PLURALS = {"mapping": "mappings", "any value": "values"}
 def _type(part: dict[str, Any], defs: dict[str, Any] | None = None) -> str:
     """Return a schema in a few words: "whole number >= 1", "list of text", "`mp` or `ray`".
 
-    With ``defs``, the definitions of the schema, a nested type is a mapping, because its keys follow in the same table, and null is left
-    out, because it is the default. Without ``defs``, a nested type has its name.
+    With ``defs``, the definitions of the schema, a nested type is a mapping, because its keys follow in the same table. Null is left out,
+    because it is the default. Without ``defs``, a nested type has its name.
     """
     if "$ref" in part:
         name = part["$ref"].rsplit("/", 1)[-1]

@@ -83,7 +83,7 @@ def table(envs: Path) -> dict[str, Lock]:
 NAMES = tuple(sorted(table(Path())))
 
 
-def lacks(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
+def unmet(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
     """Return the requirements of this lock file that the machine or the interpreter does not meet, a phrase each."""
     found = []
     if hardware.architecture not in lock.machines:
@@ -126,7 +126,7 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
             reason="no_lock_fits",
         )
     locks = table(envs)
-    needs = {name: lacks(lock, hardware, python) for name, lock in locks.items()}
+    needs = {name: unmet(lock, hardware, python) for name, lock in locks.items()}
     usable = {name: lock for name, lock in locks.items() if not misplaced(lock, hardware)}
     fitting = [name for name in usable if not needs[name]]
     if asked != AUTO and not needs[asked]:
@@ -141,7 +141,7 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
         why = [f"needs {', '.join(needs[name])}" if needs[name] else "", misplaced(lock, hardware) or ""]
         rows.append(f"  - {name} {' and '.join(filter(None, why)) or 'fits'}")
     ways = [f"set `lock: {name}`" for name in fitting[:1]]
-    helpful = {version for lock in usable.values() for version in lock.pythons if not lacks(lock, hardware, version)}
+    helpful = {version for lock in usable.values() for version in lock.pythons if not unmet(lock, hardware, version)}
     if not fitting and helpful:
         ways.append(f"set the workflow up with another Python (rm -r .venv; make setup PYTHON=python{_dotted(min(helpful))})")
     if any("driver" in need for name in usable for need in needs[name]):

@@ -72,7 +72,7 @@ def multicast(ways: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, 
 
 
 def _on(name: str, check: EnvironmentCheck, variables: Mapping[str, str]) -> bool:
-    """Return whether vLLM knows the switch and it is not off."""
+    """Return whether this vLLM has the switch and it is not off."""
     return name in check.variables and variables.get(name, "1") != "0"
 
 

@@ -3,8 +3,8 @@
 Steady state of continuous batching: in each step every running request gets one token, and prompts are read as fast as requests end. A
 step takes at least the time to read its bytes from memory, and at least the time of its arithmetic, both spread evenly over all devices:
 
-* Bytes: every weight once for each engine and pipeline stage, of the experts those that the step's tokens choose (evenly, at random), and
-  each request's KV cache at its mean length, prompt + half of the output.
+* Bytes: the weights, once for each engine and pipeline stage, and each request's KV cache at its mean length (prompt + half of the
+  output). Of the experts, only those count that the step's tokens choose, evenly and at random.
 * Arithmetic: two operations for each active weight and token (the output head only for output tokens), and attention's two products.
 
 Communication, launch times, sampling and embedding cost nothing here, so real servers stay below. Checked by hand for gpt-oss-120b on one

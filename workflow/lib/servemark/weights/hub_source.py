@@ -100,7 +100,7 @@ def choose(source: HubSource, listed: Collection[str], shards: Collection[str] |
     }.items():
         if missing:
             raise hub_refusals.refused(source, reason, f"missing: {', '.join(missing[:6])}")
-    # Manifests leave hidden files out, so nobody would hash these.
+    # Manifests leave hidden files out, so servemark would not hash these.
     if unsafe := [path for path in chosen if "\\" in path or any(part[:1] in ("", ".") for part in path.split("/"))]:
         raise hub_refusals.refused(source, "link_leaves_directory", unsafe[0])
     return chosen
