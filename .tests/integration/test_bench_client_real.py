@@ -175,9 +175,9 @@ def test_stream_is_read_wherever_the_network_splits_it(staged):
 
 def test_ramp_up_delays_the_slots_and_no_request_starts_after_duration(staged, server, tmp_path):
     python, model = staged
-    point = POINT.model_copy(update={"requests": 200, "ramp_up_s": 1.2, "duration_s": 3.0})
+    point = POINT.model_copy(update={"requests": 200, "ramp_up_s": 1.2, "sending_s": 3.0})
     argv = command_lines.bench(python, server.url, "tiny", model, point, str(tmp_path), "timed.json")
-    load = json.dumps({"ramp_up_s": point.ramp_up_s, "duration_s": point.duration_s})
+    load = json.dumps({"ramp_up_s": point.ramp_up_s, "sending_s": point.sending_s})
     assert start(argv, SERVEMARK_LOAD=load).wait(120) == 0
     part = read_data(tmp_path / "timed.json")
     (tmp_path / "merged.json").write_text(json.dumps(merge([part], [()])))

@@ -325,16 +325,16 @@ def test_large_configuration_is_expanded_in_time(tmp_path):
 def test_duration_and_ramp_up_reach_the_points_and_change_their_seeds():
     timed = {**WORKLOAD, "duration": "5min", "ramp_up": 30}
     found = points(validate(data(workloads={"chat": timed})), "first")
-    assert {(p.duration_s, p.ramp_up_s, p.requests) for p in found} == {(300.0, 30.0, WORKLOAD["requests"])}
+    assert {(p.sending_s, p.ramp_up_s, p.requests) for p in found} == {(300.0, 30.0, WORKLOAD["requests"])}
     plain = points(validate(data(workloads={"chat": dict(WORKLOAD)})), "first")
     assert not {p.seed for p in found} & {p.seed for p in plain}
-    assert {(p.duration_s, p.ramp_up_s) for p in plain} == {(None, None)}
+    assert {(p.sending_s, p.ramp_up_s) for p in plain} == {(None, None)}
 
 
 def test_rate_with_duration_has_the_requests_of_that_time():
     workload = {name: value for name, value in WORKLOAD.items() if name not in ("requests", "concurrency")}
     found = points(validate(data(workloads={"chat": {**workload, "request_rate": [0.5, 2.0], "duration": "1min"}})), "first")
-    assert [(p.requests, p.duration_s) for p in found] == [(30, None), (120, None)]
+    assert [(p.requests, p.sending_s) for p in found] == [(30, None), (120, None)]
 
 
 @pytest.mark.parametrize(

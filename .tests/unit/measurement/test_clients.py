@@ -144,7 +144,7 @@ def test_requests_that_never_started_are_left_out(tmp_path):
 
 @pytest.mark.parametrize(("duration_s", "requests", "complete"), [(None, 20, False), (0.1, 20, True), (5.0, 20, False), (0.1, 10, False)])
 def test_fewer_requests_are_complete_only_if_the_duration_was_over(duration_s, requests, complete):
-    asked = point(**{**ASKED, "requests": requests, "duration_s": duration_s})
+    asked = point(**{**ASKED, "requests": requests, "sending_s": duration_s})
     judgement = judge(read_raw(REAL), asked, EASY, FINE)
     assert ("requests_unaccounted" not in codes(judgement)) == complete
 

@@ -106,7 +106,7 @@ class BenchmarkClient:
         write_atomically(order, json.dumps({"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}) + "\n")
         warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
         # A request rate spreads its starts and ends with its last request by itself.
-        timed = point.request_rate is None and (point.ramp_up_s is not None or point.duration_s is not None)
+        timed = point.request_rate is None and (point.ramp_up_s is not None or point.sending_s is not None)
         launcher = Launcher.of(attempt)
         request = DaemonRequest(
             name=f"client-{point.name}",
@@ -115,7 +115,7 @@ class BenchmarkClient:
                 "HF_HUB_OFFLINE": "1",
                 "VLLM_NO_USAGE_STATS": "1",
                 **({} if point.warmup_tokens is None else {WARMUP: json.dumps(warmup)}),
-                **({LOAD: json.dumps({"ramp_up_s": point.ramp_up_s, "duration_s": point.duration_s})} if timed else {}),
+                **({LOAD: json.dumps({"ramp_up_s": point.ramp_up_s, "sending_s": point.sending_s})} if timed else {}),
                 **command_lines.NO_PROXY,
                 **self.variables,
             },

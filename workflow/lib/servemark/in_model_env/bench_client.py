@@ -32,7 +32,7 @@ BACKEND = "servemark"
 BARRIER = "SERVEMARK_START_BARRIER"
 # JSON: `tokens`, the maximum of a warm-up's output, and `shared`, the fraction of each prompt that is a common prefix.
 WARMUP = "SERVEMARK_WARMUP"
-# JSON: `ramp_up_s` and `duration_s` of a closed loop, each a number of seconds or null.
+# JSON: `ramp_up_s` and `sending_s` of a closed loop, each a number of seconds or null.
 LOAD = "SERVEMARK_LOAD"
 # Error of a request that did not start in time. The same text stands in measurement/merge.py.
 UNSENT = "servemark: not sent, because the duration of the load was over"
@@ -99,14 +99,14 @@ class Pace:
     Args:
         slots: requests in flight at most.
         ramp_up_s: seconds over which the first requests of the slots start, evenly.
-        duration_s: seconds after the first start during which requests may start.
+        sending_s: seconds after the first start during which requests may start.
         clock: seconds, the clock of the requests.
     """
 
     def __init__(
-        self, slots: int, ramp_up_s: float | None, duration_s: float | None, clock: Callable[[], float] = time.perf_counter
+        self, slots: int, ramp_up_s: float | None, sending_s: float | None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.slots, self.ramp_up_s, self.duration_s, self.clock = slots, ramp_up_s, duration_s, clock
+        self.slots, self.ramp_up_s, self.sending_s, self.clock = slots, ramp_up_s, sending_s, clock
         self._numbers = itertools.count()
         self._begun: float | None = None
 
@@ -117,7 +117,7 @@ class Pace:
         number = next(self._numbers)
         if self.ramp_up_s and number < self.slots:
             await asyncio.sleep(self._begun + number * self.ramp_up_s / self.slots - now)
-        return self.duration_s is None or self.clock() - self._begun < self.duration_s
+        return self.sending_s is None or self.clock() - self._begun < self.sending_s
 
 
 def request_function(

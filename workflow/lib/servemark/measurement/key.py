@@ -95,7 +95,7 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
     workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
-    workload |= {name: value for name in ("ramp_up_s", "duration_s") if (value := getattr(load, name)) is not None}
+    workload |= {name: value for name in ("ramp_up_s", "sending_s") if (value := getattr(load, name)) is not None}
     return {
         "workload": dict(sorted(workload.items())),
         "load": {"concurrency": load.concurrency, "request_rate": load.request_rate and str(float(load.request_rate))},

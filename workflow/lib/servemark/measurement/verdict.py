@@ -167,9 +167,9 @@ def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thres
 
 def _ended_in_time(raw: RawResult, load: LoadPoint) -> bool:
     """Return whether fewer requests are right: each process sent requests until the configured duration was over."""
-    if load.duration_s is None or not 0 < len(raw.requests) < load.requests:
+    if load.sending_s is None or not 0 < len(raw.requests) < load.requests:
         return False
-    return all(process.requests and span_of(process.requests) >= load.duration_s for process in raw.clients or (raw,))
+    return all(process.requests and span_of(process.requests) >= load.sending_s for process in raw.clients or (raw,))
 
 
 def _odd_clock(duration_s: float, good: list[Request]) -> str | None:

@@ -82,7 +82,7 @@ class LoadPoint(Strict):
     clients: int = Field(default=1, description="processes of the client that share the load")
     ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="the endpoint's address, or only its first replica")
     ramp_up_s: float | None = Field(default=None, description="seconds over which the slots start; none: all start together")
-    duration_s: float | None = Field(default=None, description="seconds after which no request starts; `requests` is then the upper limit")
+    sending_s: float | None = Field(default=None, description="seconds after which no request starts; `requests` is then the upper limit")
 
     @property
     def prefix_tokens(self) -> int:
