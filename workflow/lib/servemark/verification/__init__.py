@@ -2,7 +2,7 @@
 
 The check works offline and needs only the archive. It proves that no file was lost or changed after sealing, that the crate lists these
 files, that records, table and report data state what the per-request results give, and that no fact stands in two places with two values.
-It does not prove who sealed the archive: compare its identity, the sha256 of its manifest,
+It does not prove who sealed the archive: check its signature (``archive.signature``), or compare its identity, the sha256 of its manifest,
 with the one from the sender.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servemark import __version__
+from servemark.archive import signature
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
@@ -31,7 +32,7 @@ from servemark.verification.facts import Finding, NotChecked
 from servemark.verification.ran import Span
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.stated import Difference, compare_rows, lines
-from servemark.verification.unpack import unpacked
+from servemark.verification.unpack import require_file, unpacked
 
 _RECORD = "record"
 _Codes = tuple[str, frozenset[tuple[str, str]]]
@@ -51,6 +52,7 @@ class Verification:
         wrong: the problems found, one sentence each.
         not_checked: what an older archive lacks or states in another form, and what ran in another run.
         thresholds: the thresholds of the verdicts that are not the defaults.
+        signer: who signed the archive; empty if no key was given, or the signature does not hold.
     """
 
     run: str
@@ -62,6 +64,7 @@ class Verification:
     wrong: tuple[str, ...]
     not_checked: tuple[str, ...]
     thresholds: tuple[str, ...]
+    signer: str = ""
 
     def summary(self) -> str:
         """Return what was checked in two lines, then one line each for thresholds other than the defaults, and for what was not checked."""
@@ -70,6 +73,8 @@ class Verification:
             f"  results  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
             f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
+        if self.signer:
+            text += f"\n  signed   by {self.signer}"
         if self.thresholds:
             text += f"\n  verdicts by thresholds that are not the defaults: {', '.join(self.thresholds)}"
         if self.sealed_by.older:
@@ -82,16 +87,22 @@ class Verification:
         return text
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, keys: Path | None = None) -> Verification:
     """Check an archive's files against its manifest, its results against its per-request results, and its facts against one another.
+
+    Args:
+        keys: a public key or a file of allowed signers; the archive must have a signature of one of them.
 
     Raises:
         NoSuchFile: ``path`` is not a regular file.
+        CannotSign: ``keys`` or ssh-keygen cannot be used.
         Unsafe: the file is not an archive, is damaged, or is unsafe to unpack. Nothing was checked.
     """
+    require_file(path)
+    signed = signature.check(path, keys) if keys else signature.Signature()
     with unpacked(path) as archive:
         sealed_by, wrong = sealed.check_crate(archive)
-        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
+        wrong = [*filter(None, [signed.wrong]), *sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
         found = gather.read(archive.folder)
         wrong += [error.what.replace(f"{archive.folder}/", "") for error in found.wrong]
         rows: list[dict[str, Any]] = []
@@ -124,6 +135,7 @@ def verify(path: Path) -> Verification:
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
             wrong=_printable(*wrong),
             not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older, *unheld),
+            signer=formatting.printable(signed.signer),
             thresholds=_printable(*experiment.loosened(found.config)),
         )
 
