@@ -68,7 +68,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
         # Not earlier: hashing would disturb another deployment that is being measured.
         model_path = _model(here, launcher)
-        verify_environment(here.environment)
+        verify_environment(here.environment, here.config.cache, progress)
         record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
         replicas, ray_nodes = executors.of(here, launcher, found).bring_up(record.replicas)
         record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
