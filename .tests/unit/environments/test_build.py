@@ -232,7 +232,7 @@ def test_build_waits_for_another_one_and_reports_it(build, lock, tmp_path, told,
 @pytest.mark.parametrize(
     ("locked", "cause", "advice"),
     [
-        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "your index"),
+        (f"demo==1.0 --hash=sha256:{'0' * 64}", "HASH", "package index"),
         (
             f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}",
             "torch==2.13.0+cpu",
