@@ -152,6 +152,18 @@ def test_all_nodes_are_surveyed_at_once_and_swept_at_end(two, slurm):
     assert_all_gone(plain)
 
 
+def test_nodes_are_surveyed_for_the_devices_of_the_topology(deploy, monkeypatch):
+    specs = []
+
+    def survey(_here, _launcher, spec, *_):
+        specs.append(spec)
+        raise StageFailed("No more than the survey.", reason="node_silent")
+
+    monkeypatch.setattr(node_checks, "run_on_all", survey)
+    deploy(points=1, topology=Topology(tensor_parallel=2, devices_per_node=2)).start()
+    assert [spec.devices for spec in specs] == [2]
+
+
 def test_client_node_of_another_kind_is_surveyed_in_its_own_step(two, slurm):
     slurm.heterogeneous("node1,node2", "client1")
     slurm.devices(node1="0", node2="0", client1="")

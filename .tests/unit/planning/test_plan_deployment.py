@@ -194,6 +194,8 @@ def test_content_of_named_files_is_in_the_key_and_their_path_is_not(planned):
     assert one.points[0].key == moved.points[0].key != changed.points[0].key
     assert (one.variables["VLLM_TUNED_CONFIG_FOLDER"], one.contents) == ("/a", {"/a": "1"})
     assert one.key_parts["variables"]["VLLM_TUNED_CONFIG_FOLDER"] == "sha256:1"
+    option = planned(options={"max-model-len": 512, "compilation-config": '{"plugin": "/a"}'}, contents={"/a": "1"})
+    assert option.key_parts["options"]["compilation-config"] == {"plugin": "sha256:1"}
 
 
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}
