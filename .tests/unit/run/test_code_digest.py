@@ -112,15 +112,16 @@ def test_early_rules_depend_on_few_modules():
         "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "planning.node_share"
     }  # fmt: skip
     assert of_rule("build_environment") == {
-        "environments.build", "environments.bytecode_cache", "environments.lockfiles", "records.base", "records.inputs"
+        "environments.build", "environments.bytecode_cache", "environments.installed", "environments.lockfiles", "files.content",
+        "records.base", "records.inputs",
     }  # fmt: skip
     assert of_rule("check_environment") == {
-        "environments.build", "environments.bytecode_cache", "environments.check", "environments.lockfiles",
-        "lib/servemark/in_model_env/check_environment.py", "machine.visible_gpus", "records.base", "records.inputs",
+        "environments.build", "environments.bytecode_cache", "environments.check", "environments.installed", "environments.lockfiles",
+        "files.content", "lib/servemark/in_model_env/check_environment.py", "machine.visible_gpus", "records.base", "records.inputs",
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables", "weights",
+        "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables", "weights",
         "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
     }  # fmt: skip
 
