@@ -171,7 +171,7 @@ class ArchivedRun:
         )  # fmt: skip
         planned = tuple(PlannedPoint(load=load, key=key.digest(parts, key.point_parts(load))) for load in points(config, name))
         plan = report_data.plan(name, topology=topology, options=asked.options, variables=asked.variables, model_digest=model.digest)
-        plan = plan.model_copy(update={"points": planned, "key_parts": parts})
+        plan = plan.model_copy(update={"points": planned, "key_parts": parts, "key_format": key.FORMAT})
         plan.write(self.folder / "deployments" / name / "plan.json")
         for number, point in enumerate(planned):
             self._measure(plan, point, number)
@@ -193,7 +193,7 @@ class ArchivedRun:
         )  # fmt: skip
         node = Node(
             name="node01", host="node01", address="10.0.0.11", interface="eth0", devices=2, cpu_count=2,
-            memory_gib=15.62, shm_gib=7.81, kind=key.hardware_part(self.hardware()), python="3.11.2", vllm="0.32.0+cpu", ray="2.56.1",
+            memory_gib=15.62, shm_gib=7.81, kind=plan.key_parts["hardware"], python="3.11.2", vllm="0.32.0+cpu", ray="2.56.1",
             ports=(PORT,),
         )  # fmt: skip
         sources = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)
@@ -226,7 +226,15 @@ class ArchivedRun:
 
     def _bare(self, plan: Plan, point: PlannedPoint, **seen: Any) -> Measurement:
         parts = {"deployment": plan.key_parts, "point": key.point_parts(point.load)}
-        return Measurement(deployment=plan.deployment, load=point.load, key=point.key, key_parts=parts, verdict="INVALID", **seen)
+        return Measurement(
+            deployment=plan.deployment,
+            load=point.load,
+            key=point.key,
+            key_parts=parts,
+            key_format=plan.key_format,
+            verdict="INVALID",
+            **seen,
+        )
 
     def _judge(self, plan: Plan, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
         deployment, load = plan.deployment, point.load

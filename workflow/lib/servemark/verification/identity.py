@@ -1,13 +1,12 @@
 """Check what was measured: ledger keys follow from their parts, and the parts from plan, hardware, model and environment."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from servemark.measurement import key
-from servemark.records import Environment, EnvironmentCheck, Manifest, Measurement, Plan, PlannedPoint
+from servemark.measurement import contents, key
+from servemark.records import Environment, EnvironmentCheck, Hardware, Manifest, Measurement, Plan, PlannedPoint
 from servemark.report.gather import RunRecords, locate
 from servemark.verification.facts import Finding, Stated, differ, guarded, words
 from servemark.weights import manifest as manifests
@@ -36,21 +35,16 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
         yield from guarded(what, _record(record, plan, point, older))
 
 
-def ledger_key(number: int, deployment: Any, point: Any) -> str:
-    """Return the ledger key of both parts by a format of keys, as ``measurement.key.digest`` does for the present one."""
-    text = json.dumps({"format": number, "deployment": deployment, "point": point}, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 def follows(stated: str, deployment: Any, point: Any) -> bool:
     """Return whether a ledger key is that of both parts, by any format of keys. A key's format is part of what it hashes."""
-    return any(stated == ledger_key(number, deployment, point) for number in range(1, key.FORMAT + 1))
+    return any(stated == key.digest(deployment, point, number) for number in range(1, key.FORMAT + 1))
 
 
 def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
     file = f"models/{name}/manifest.json"
     size, own = sum(one.size for one in manifest.files), Stated(f"the list of files in {file}", manifests.digest(manifest.files))
-    yield from differ(f"model {name}: digest", Stated(file, manifest.digest), own)
+    if not older or manifest.digest != _of_all_files(manifest):
+        yield from differ(f"model {name}: digest", Stated(file, manifest.digest), own)
     yield from differ(f"model {name}: bytes", Stated(file, manifest.bytes), Stated(own.file, size))
     if manifest.load_format == "dummy":
         if older:
@@ -65,6 +59,12 @@ def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
     # An element has 1 to 8 bytes, or half a byte (F4).
     if not tensors / _MOST_BYTES <= manifest.parameters <= 2 * tensors:
         yield f"model {name}: {file} states {manifest.parameters} parameters, which do not fit {tensors} bytes of tensors."
+
+
+def _of_all_files(manifest: Manifest) -> str:
+    """Return a model's digest as in ledger keys of format 2: of all its files, also those that no server reads."""
+    lines = sorted(f"{one.path} {one.size} {one.sha256}\n" for one in manifest.files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _environment(found: RunRecords, name: str) -> Iterator[str]:
@@ -108,12 +108,14 @@ def _plan(found: RunRecords, plan: Plan, older: bool) -> Iterator[str]:
             model_digest=plan.model_digest,
             environment_digest=plan.environment_digest,
             topology=plan.topology,
-            options=plan.options,
-            variables=plan.inherited | plan.variables,
+            options=contents.by_content(plan.options, plan.contents),
+            variables=contents.by_content(plan.inherited | plan.variables, plan.contents),
             hardware=found.hardware,
             modules=plan.modules,
             interface=(found.config.get("cluster") or {}).get("interface"),
         )
+        if plan.key_format < key.FORMAT:
+            parts["hardware"] = _hardware_of_format_2(found.hardware)
         sources = {"hardware": "hardware.json", "interface": "config.json"}
         for part in dict.fromkeys((*parts, *(() if older else plan.key_parts))):
             if part in plan.key_parts or not older:
@@ -122,6 +124,13 @@ def _plan(found: RunRecords, plan: Plan, older: bool) -> Iterator[str]:
     for point in plan.points if not older else ():
         if not follows(point.key, plan.key_parts, key.point_parts(point.load)):
             yield f"{name} {point.load.name}: key: {file} states {point.key}, which its key_parts and load do not give."
+
+
+def _hardware_of_format_2(hardware: Hardware) -> dict[str, Any]:
+    """Return the hardware in ledger keys of format 1 and 2."""
+    same = ("accelerator", "driver", "cpu_model", "cpu_count", "architecture")
+    gpus = sorted([gpu.name, gpu.memory_mib] for gpu in hardware.gpus)
+    return {name: getattr(hardware, name) for name in same} | {"gpus": gpus}
 
 
 def _record(record: Measurement, plan: Plan, planned: PlannedPoint, older: bool) -> Iterator[str]:
@@ -134,6 +143,7 @@ def _record(record: Measurement, plan: Plan, planned: PlannedPoint, older: bool)
     if not follows(record.key, parts["deployment"], parts["point"]):
         yield f"{what}: key: {file} states {record.key}, which its key_parts do not give."
     plans = f"deployments/{record.deployment}/plan.json"
+    yield from differ(f"{what}: key_format", Stated(file, record.key_format), Stated(plans, plan.key_format))
     yield from differ(f"{what}: key", Stated(file, record.key), Stated(plans, planned.key))
     yield from differ(f"{what}: key_parts", Stated(file, parts["deployment"]), Stated(plans, plan.key_parts), common=older)
     ours = key.point_parts(planned.load)

@@ -242,7 +242,8 @@ def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startu
     if startup.nodes and len(startup.nodes) != topology.all_nodes:
         yield f"{what}: nodes: {file} states {len(startup.nodes)} nodes, key_parts of the record {topology.all_nodes}."
     for node in startup.nodes[: topology.nodes]:
-        hardware = Stated("key_parts of the record", parts["hardware"])
+        # What the probe could not see is not in the key.
+        hardware = Stated("key_parts of the record", {name: value for name, value in parts["hardware"].items() if value is not None})
         yield from differ(f"{what}: node {node.name}: hardware", Stated(file, node.kind), hardware, common=True)
         for check in checks:
             versions = {"vllm": check.vllm, "ray": check.ray}
