@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from builders import report_data, report_data_parts
-from builders.loads import load
 from servemark import verification
 from servemark.archive import contents
 from servemark.archive import seal as archive
+from servemark.config.expand import expand, points
+from servemark.config.model import Config
+from servemark.deployment.client import shares
 from servemark.errors import ServemarkError
-from servemark.measurement import verdict
+from servemark.launch import command_lines
+from servemark.measurement import key, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict
@@ -29,31 +32,37 @@ from servemark.records import (
     Accounting,
     DaemonState,
     Failure,
+    Hardware,
     Measurement,
     Node,
     Plan,
     PlannedPoint,
+    ServerPlace,
     Sources,
+    Startup,
     Stopped,
     Timeline,
 )
 from servemark.report import gather, page, table
 from servemark.supervisor import SupervisorState
+from servemark.weights import manifest as manifests
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
 LOADS = (1, 2)
 FAILED = "broken"
 """A deployment that never came up: its points have no per-request results."""
 BROKEN = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1: größer")
+ADDRESS, PORT = "10.0.0.11", 23231
+BANNER = "(APIServer pid=176) INFO 03-04 10:11:12 [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
 FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
 
 
-def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str, Any]:
-    """Return a result file of the client (--save-detailed): requests in waves of ``concurrency``, all latencies different."""
+def raw_result(concurrency: int, repetition: int, slow: float = 1.0, begin: float = 100.0) -> dict[str, Any]:
+    """Return the client's result file (--save-detailed): ``concurrency`` requests at a time from ``begin`` on, no two latencies alike."""
     ttfts = [slow * (0.02 + 0.001 * concurrency + 0.0007 * number + 0.0001 * repetition) for number in range(REQUESTS)]
     itls = [[slow * (0.05 + 0.001 * gap + 0.0003 * number) for gap in range(OUTPUT - 1)] for number in range(REQUESTS)]
     latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    starts = [100 + (number // concurrency) * slow * 0.3 for number in range(REQUESTS)]
+    starts = [begin + (number // concurrency) * slow * 0.3 for number in range(REQUESTS)]
     duration = max(start + latency for start, latency in zip(starts, latencies, strict=True)) - starts[0] + 0.01
     gaps = [gap for one in itls for gap in one]
     return {
@@ -83,12 +92,34 @@ def attempt(deployment: str) -> str:
     return f"results/demo/deployments/{deployment}/attempts/001"
 
 
-def server(deployment: str) -> DaemonState:
+def configuration() -> dict[str, Any]:
+    """Return the resolved configuration: two repetitions of two loads on three deployments."""
+
+    def deployment(name: str) -> dict[str, Any]:
+        ray = {"tensor_parallel": 2, "executor": "ray"} if name == "ray-tp2" else {}
+        options = {"max-model-len": 256 if name == FAILED else 512, "enforce-eager": True, "dtype": "bfloat16"}
+        return {"model": "tiny", "environment": "cpu", "topology": ray, "options": options, "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+
+    lengths = {"input_tokens": INPUT, "output_tokens": OUTPUT}
+    chat = {"dataset": "random", **lengths, "concurrency": LOADS, "requests": REQUESTS, "repetitions": 2, "warmups": 1}
+    given = {
+        "run": "demo",
+        "models": {"tiny": {"source": "builtin:tiny-dense"}},
+        "environments": {"cpu": {"lock": "cpu"}},
+        "deployments": {name: deployment(name) for name in ("ray-tp2", "plain", FAILED)},
+        "workloads": {"chat": chat},
+    }
+    return Config.model_validate(given).model_dump(mode="json")
+
+
+def server(plan: Plan) -> DaemonState:
     """Return the record of the ended server of a deployment's only attempt."""
-    argv = ("python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny", "--port", "23231")
+    executor = plan.topology.executor
+    ranks = [] if executor == "single" else ["--distributed-executor-backend", executor]
     return DaemonState(
-        name="server", pid=176, argv=argv, log=f"{attempt(deployment)}/server.log", node="node01", exit_code=0,
-        started_at="2026-03-04T10:11:09.155+00:00", ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
+        name="server", pid=176, argv=tuple(command_lines.serve("python", "/models/tiny", plan, ADDRESS, PORT, ranks)),
+        log=f"{attempt(plan.deployment)}/server.log", node="node01", exit_code=0, started_at="2026-03-04T10:11:09.155+00:00",
+        ended_at="2026-03-04T10:13:00.000+00:00", why="stop_requested",
     )  # fmt: skip
 
 
@@ -100,27 +131,19 @@ class ArchivedRun:
 
     def __init__(self, root: Path):
         self._place(root)
-        deployments = {name: {"model": "tiny", "environment": "cpu"} for name in ("ray-tp2", "plain", FAILED)}
-        config = {
-            "run": "demo",
-            "deployments": deployments,
-            "verdict": Verdict().model_dump(mode="json"),
-            "workloads": {"chat": {"concurrency": list(LOADS)}},
-        }
-        self.write("config.json", json.dumps(config))
+        self.write("config.json", json.dumps(configuration()))
         data = report_data.demo()
-        data.hardware.write(self.folder / "hardware.json")
-        made = data.environments["cpu"].model_copy(update={"lock": "cpu"})
+        report_data.hardware().write(self.folder / "hardware.json")
+        check = data.checks["cpu"]
+        made = data.environments["cpu"].model_copy(update={"lock": "cpu", "installed": check.digest})
         made.write(self.folder / "environments" / "cpu" / "environment.json")
-        data.checks["cpu"].write(self.folder / "environments" / "cpu" / "check.json")
-        data.manifests["tiny"].write(self.folder / "models" / "tiny" / "manifest.json")
-        for name in deployments:
+        check.write(self.folder / "environments" / "cpu" / "check.json")
+        model = data.manifests["tiny"]
+        model = model.model_copy(update={"digest": manifests.digest(model.files)})
+        model.write(self.folder / "models" / "tiny" / "manifest.json")
+        for name in configuration()["deployments"]:
             self._deployment(name)
-            stopped = Stopped(deployment=name, seconds=2.0, daemons=(server(name),))
-            stopped.write(self.folder / "deployments" / name / "stopped.json")
             Accounting(deployment=name, scheduler="none").write(self.folder / "deployments" / name / "accounting.json")
-            if name != FAILED:
-                report_data.startup(name).write(self.folder / "deployments" / name / "startup.json")
         self.write("logs/measure/plain/chat-c1-r1.log", "8 requests\n")
         self.write("../../envs/cpu.lock", "vllm==0.32.0 \\\n    --hash=sha256:" + report_data.digest("vllm") + "\n")
         self.tabulate()
@@ -139,26 +162,30 @@ class ArchivedRun:
         return run
 
     def _deployment(self, name: str) -> None:
-        points = tuple(
-            PlannedPoint(
-                load=load(
-                    concurrency=concurrency, repetition=repetition, seed=repetition, requests=REQUESTS, input_tokens=INPUT,
-                    output_tokens=OUTPUT, warmups=1,
-                ),
-                key=report_data.digest(f"{name}{concurrency}{repetition}"),
-            )
-            for concurrency in LOADS
-            for repetition in (1, 2)
+        config = expand(Config.model_validate(configuration()))
+        asked, model = config.deployments[name], manifests.Manifest.read(self.folder / "models" / "tiny" / "manifest.json")
+        topology, environment = asked.topology.record(), report_data.check().digest
+        parts = key.deployment_parts(
+            model_digest=model.digest, environment_digest=environment, topology=topology, options=asked.options,
+            variables=asked.variables, hardware=self.hardware(),
         )  # fmt: skip
-        topology = report_data.SHAPES.get(name, report_data.records.Topology())
-        plan = report_data.plan(name, topology=topology).model_copy(update={"points": points})
+        planned = tuple(PlannedPoint(load=load, key=key.digest(parts, key.point_parts(load))) for load in points(config, name))
+        plan = report_data.plan(name, topology=topology, options=asked.options, variables=asked.variables, model_digest=model.digest)
+        plan = plan.model_copy(update={"points": planned, "key_parts": parts, "key_format": key.FORMAT})
         plan.write(self.folder / "deployments" / name / "plan.json")
-        for point in points:
-            self._measure(name, point)
-        self._attempt(name)
+        for number, point in enumerate(planned):
+            self._measure(plan, point, number)
+        self._attempt(plan)
 
-    def _attempt(self, deployment: str) -> None:
-        """Write the files of the deployment's only attempt: processes, node, sources, reason of the end."""
+    def hardware(self) -> Hardware:
+        return Hardware.read(self.folder / "hardware.json")
+
+    def plan(self, deployment: str) -> Plan:
+        return Plan.read(self.folder / "deployments" / deployment / "plan.json")
+
+    def _attempt(self, plan: Plan) -> None:
+        """Write the files of the deployment's only attempt: processes, node, start-up, sources, reason of the end."""
+        deployment = plan.deployment
         folder = f"deployments/{deployment}/attempts/001"
         supervisor = SupervisorState(
             state="ended", identity="142:1@node01", deployment=deployment, why="stop_requested",
@@ -166,54 +193,76 @@ class ArchivedRun:
         )  # fmt: skip
         node = Node(
             name="node01", host="node01", address="10.0.0.11", interface="eth0", devices=2, cpu_count=2,
-            memory_gib=15.62, shm_gib=7.81, kind={"accelerator": "cpu"}, python="3.11.2", vllm="0.32.0+cpu", ports=(23231,),
+            memory_gib=15.62, shm_gib=7.81, kind=plan.key_parts["hardware"], python="3.11.2", vllm="0.32.0+cpu", ray="2.56.1",
+            ports=(PORT,),
         )  # fmt: skip
         sources = Sources(servemark="0.1.0", commit="1f0c2d9a" * 5, dirty=False)
         if deployment == FAILED:
             self.write(f"{folder}/failure.json", BROKEN.model_dump_json())
-        self.write(f"{folder}/daemons/server.json", server(deployment).model_dump_json(indent=2))
+        else:
+            place = ServerPlace(replica="r0", daemon="server", node="node01", url=f"http://{ADDRESS}:{PORT}", argv=server(plan).argv)
+            came_up = report_data.startup(deployment).model_dump() | {"attempt": attempt(deployment), "nodes": (node,), "servers": (place,)}
+            for path in (folder, f"deployments/{deployment}"):
+                Startup.model_validate(came_up).write(self.folder / path / "startup.json")
+        stopped = Stopped(deployment=deployment, attempt=attempt(deployment), seconds=2.0, daemons=(server(plan),))
+        stopped.write(self.folder / "deployments" / deployment / "stopped.json")
+        self.write(f"{folder}/daemons/server.json", server(plan).model_dump_json(indent=2))
         self.write(f"{folder}/supervisor.json", supervisor.model_dump_json(indent=2))
         self.write(f"{folder}/survey/look/node01.json", NodeResult(name="node01", node=node).model_dump_json())
-        self.write(f"{folder}/server.log", "INFO: Application startup complete.\n")
+        self.write(f"{folder}/server.log", BANNER + "INFO: Application startup complete.\n")
         sources.write(self.folder / folder / "sources.json")
 
-    def _measure(self, deployment: str, point: PlannedPoint) -> None:
+    def _measure(self, plan: Plan, point: PlannedPoint, number: int) -> None:
+        deployment, load = plan.deployment, point.load
         if deployment == FAILED:
-            self.write(self.raw(deployment, point.load.name), "{}\n")
-            record = verdict.not_measured(self._bare(deployment, point), BROKEN)
-            record.write(self.folder / self.record(deployment, point.load.name))
+            self.write(self.raw(deployment, load.name), "{}\n")
+            verdict.not_measured(self._bare(plan, point), BROKEN).write(self.folder / self.record(deployment, load.name))
             return
         slow = 2.0 if deployment == "ray-tp2" else 0.8
-        result = raw_result(point.load.concurrency or 1, point.load.repetition, slow)
-        self.write(self.raw(deployment, point.load.name), json.dumps(result))
-        self._judge(deployment, point, FINE)
+        self.write(
+            self.raw(deployment, load.name), json.dumps(raw_result(load.concurrency or 1, load.repetition, slow, 100.0 + 10 * number))
+        )
+        self._judge(plan, point, FINE)
 
-    def _bare(self, deployment: str, point: PlannedPoint, **seen: Any) -> Measurement:
-        parts = _key_parts(deployment)
-        return Measurement(deployment=deployment, load=point.load, key=point.key, key_parts=parts, verdict="INVALID", **seen)
+    def _bare(self, plan: Plan, point: PlannedPoint, **seen: Any) -> Measurement:
+        parts = {"deployment": plan.key_parts, "point": key.point_parts(point.load)}
+        return Measurement(
+            deployment=plan.deployment,
+            load=point.load,
+            key=point.key,
+            key_parts=parts,
+            key_format=plan.key_format,
+            verdict="INVALID",
+            **seen,
+        )
 
-    def _judge(self, deployment: str, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
-        path = self.folder / self.raw(deployment, point.load.name)
+    def _judge(self, plan: Plan, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
+        deployment, load = plan.deployment, point.load
+        path, number = self.folder / self.raw(deployment, load.name), [item.load for item in plan.points].index(load)
         raw: RawResult | RawError
         try:
             raw = read_raw(path)
         except RawError as error:
             # As if the client wrote no file and servemark wrote an empty object instead.
             raw = RawError(error.what, reason="raw_missing")
+        share = shares(load)[0]
+        argv = command_lines.bench(
+            "python", f"http://{ADDRESS}:{PORT}", "tiny", "/models/tiny", share, "points", f".{path.name}.001.draft.0"
+        )
         bare = self._bare(
-            deployment, point, attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
-            client_argv=("vllm", "bench", "serve", "--seed", str(point.load.seed)), client_exit_code=facts.client_exit_code,
-            raw=path.name, raw_sha256=file_sha256(path),
+            plan, point, attempt=attempt(deployment), started_at=f"2026-03-04T10:12:{10 + 10 * number}.000+00:00", client_argv=tuple(argv),
+            client_exit_code=facts.client_exit_code, client_node="node01", raw=path.name, raw_sha256=file_sha256(path),
+            replica_requests={"r0": load.requests + sum(one.warmups for one in shares(load))},
         )  # fmt: skip
-        record = verdict.judged(bare, verdict.judge(raw, point.load, Verdict(), facts))
-        record.write(self.folder / self.record(deployment, point.load.name))
+        record = verdict.judged(bare, verdict.judge(raw, load, Verdict(), facts))
+        record.write(self.folder / self.record(deployment, load.name))
         timeline = report_data_parts.timeline(record)
-        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", point.load.name))
+        timeline.write(Timeline.path(self.folder / "deployments" / deployment / "attempts" / "001", load.name))
 
     def judge(self, deployment: str, point: str, facts: verdict.ServerFacts) -> None:
         """Judge a point again with these facts about server and client; write record, table and report."""
-        plan = Plan.read(self.folder / "deployments" / deployment / "plan.json")
-        self._judge(deployment, next(item for item in plan.points if item.load.name == point), facts)
+        plan = self.plan(deployment)
+        self._judge(plan, next(item for item in plan.points if item.load.name == point), facts)
         self.tabulate()
         self.report()
 
@@ -274,11 +323,6 @@ class ArchivedRun:
             # A record cannot be read, so the crate cannot be written: seal the files without it.
             archive.seal(contents.archived_files(self.folder, self.root / "envs"), self.path)
         return self.path
-
-
-def _key_parts(deployment: str) -> dict[str, Any]:
-    topology = report_data.SHAPES.get(deployment, report_data.records.Topology())
-    return {"deployment": {"topology": topology.model_dump()}}
 
 
 @contextmanager

@@ -187,12 +187,14 @@ class Deployment:
             options={"max-model-len": 4096},
             variables=variables,
             points=tuple(planned_point(n + 1, share, **self.point) for n in range(self.points)),
+            key_format=key.FORMAT,
             key_parts=share,
         )
 
     @property
     def config(self) -> Config:
-        return CONFIG.model_copy(update={"timeouts": self.timeouts, "verdict": self.verdict, "cluster": self.site})
+        own = {"timeouts": self.timeouts, "verdict": self.verdict, "cluster": self.site, "cache": self.root / "cache"}
+        return CONFIG.model_copy(update=own)
 
     @property
     def folder(self) -> Path:

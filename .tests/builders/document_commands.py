@@ -37,6 +37,8 @@ _HARNESS, _SCHEDULED = ".tests/integration/harness.py", ".tests/slurm/workflow/s
 _SHELL = ".tests/slurm/test_sandbox.py::test_shell_prints_three_commands_that_work_when_pasted"
 _INIT = ".tests/unit/cli/test_init.py::test_machine_with_gpus_gets_tensor_parallel_over_them"
 _SERVED = ".tests/integration/test_serve.py::test_endpoint_is_used_listed_stopped_and_served_again"
+_SIGNED = ".tests/unit/archive/test_signature.py::test_commands_sign_and_verify"
+_BY_HAND = ".tests/unit/archive/test_signature.py::test_signature_holds_for_ssh_keygen_alone"
 RUN_BY = {
     "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"make", "setup"'),
     "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
@@ -78,6 +80,10 @@ RUN_BY = {
     ".venv/bin/servemark check second.yaml": RunBy(
         ".tests/unit/cli/test_check.py::test_room_for_the_environment_is_compared_with_free_space", '"check", "my.yaml"'
     ),
+    ".venv/bin/servemark sign results/RUN/archive/RUN.tar.zst": RunBy(_SIGNED, '"sign", str(path)'),
+    ".venv/bin/servemark verify RUN.tar.zst --key sender.pub": RunBy(_SIGNED, '"verify", str(path), "--key"'),
+    'echo "sender $(cat sender.pub)" > signers': RunBy(_BY_HAND, '"signers").write_text'),
+    "ssh-keygen -Y verify -f signers -I sender -n servemark@archive -s RUN.tar.zst.sig < RUN.tar.zst": RunBy(_BY_HAND, '"-Y", "verify"'),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     "python3 -m pip download --require-hashes --no-deps --only-binary :all: -r envs/workflow.lock -d wheels": RunBy(
         ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"download"'

@@ -152,6 +152,8 @@ ELSEWHERE = {
     "ledger": "test_files_restored_by_main_process_rerun_nothing",
     "both": "test_lost_files_are_restored_and_only_lost_results_remeasured",
     "cache": "test_missing_model_loses_its_record_unless_it_is_local",
+    "installed": "test_edited_package_measures_again_and_a_moved_one_does_not",
+    "content": "test_changed_file_of_an_option_reruns_only_its_deployment",
 }
 """Rows with a test of their own, here or in another file."""
 
@@ -193,6 +195,45 @@ def test_changed_option_reruns_only_its_deployment(measured: Checkout):
     assert measured.ran(begin) == plans("a")
     assert all(when > max(before.values()) for when in measured.started_at("a").values())
     assert measured.digests("b") == other and len(measured.attempts("b")) == 1
+
+
+def test_edited_package_measures_again_and_a_moved_one_does_not(measured: Checkout, tmp_path: Path):
+    before = measured.started_at("a") | measured.started_at("b")
+    moved = tmp_path / "moved"
+    shutil.copytree(measured.config["environments"]["standin"]["prefix"], moved, symlinks=True)
+    measured.config["environments"]["standin"]["prefix"] = str(moved)
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    assert measured.started_at("a") | measured.started_at("b") == before
+    (module,) = moved.glob("lib/python*/site-packages/torch/__init__.py")
+    module.write_text(f"{module.read_text()}\n# edited, with the same version\n")
+    begin = time.time()
+
+    again = measured.run()
+
+    assert again.rc == 0 and "have changed" in again.text, again.text
+    assert measured.ran(begin) == ENVIRONMENT | plans("a", "b")
+    assert min((measured.started_at("a") | measured.started_at("b")).values()) > max(before.values())
+
+
+def test_changed_file_of_an_option_reruns_only_its_deployment(measured: Checkout):
+    template = measured.path / "template.jinja"
+    template.write_text("one")
+    measured.config["deployments"]["a"]["options"]["chat-template"] = "template.jinja"
+    done = measured.run("--until", "plan_deployment")
+    assert done.rc == 0, done.text
+    first = measured.record("deployments/a/plan.json")
+    assert first["key_parts"]["options"]["chat-template"] == f"sha256:{first['contents']['template.jinja']}"
+    template.write_text("two")
+
+    assert measured.foretold() == plans("a")
+
+    done = measured.run("--until", "plan_deployment")
+    assert done.rc == 0, done.text
+    again = measured.record("deployments/a/plan.json")
+    assert {point["key"] for point in again["points"]}.isdisjoint(point["key"] for point in first["points"])
 
 
 def test_inherited_variable_is_in_plan_and_key_unless_configured(checkout: Checkout):

@@ -17,6 +17,7 @@ from servemark.environments import build
 from servemark.files import private
 from servemark.processes import identity
 from servemark.processes.children import OwnerWatch
+from servemark.progress import Progress
 from servemark.records import Environment
 from servemark.supervisor import ownership, process_request
 from snakemake_executor_plugin_slurm_guarded.errors import TERMS
@@ -100,7 +101,8 @@ def watch() -> OwnerWatch:
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory) -> Environment:
     """The stand-in of a vLLM environment."""
-    return build.use_prefix("standin", make_prefix(tmp_path_factory.mktemp("standin") / "prefix"))
+    prefix = make_prefix(tmp_path_factory.mktemp("standin") / "prefix")
+    return build.use_prefix("standin", prefix, None, Progress(None, "build_environment"))
 
 
 @pytest.fixture

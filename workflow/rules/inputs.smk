@@ -3,6 +3,7 @@
 import os
 
 from servemark.environments import lockfiles
+from servemark.measurement import contents
 from servemark.variables import passed_on
 
 
@@ -79,12 +80,16 @@ def deployment_parameters(wildcards):
     deployment = configured_deployment(wildcards)
     cluster = experiment.config.cluster
     given = (cluster.variables if cluster else {}) | deployment.variables
+    inherited = passed_on.deciding(os.environ, deployment.topology.record(), given)
+    # Only a run may write: a dry run also comes here.
+    named = contents.digests(deployment.options, inherited | given, experiment.config.cache, keep=experiment.executes)
     return {
         "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
-        "inherited": passed_on.deciding(os.environ, deployment.topology.record(), given),
+        "inherited": inherited,
+        "contents": named,
     }
 
 

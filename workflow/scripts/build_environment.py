@@ -18,7 +18,7 @@ name, asked = snakemake.wildcards.environment, snakemake.params.environment
 with stage("build_environment", name, snakemake.log[0]) as here:
     config = read_resolved(snakemake.input.settings)
     if asked["prefix"]:
-        record = environment.use_prefix(name, Path(asked["prefix"]))
+        record = environment.use_prefix(name, Path(asked["prefix"]), Path(config.cache), here.progress)
     else:
         hardware = Hardware.read(snakemake.input.hardware)
         lock = lockfiles.choose(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from datetime import datetime
 from urllib.parse import unquote
 
@@ -55,9 +56,8 @@ def test_crate_describes_software_hardware_and_run(run):
 def test_crate_describes_deployment_with_points_and_times(run):
     entities, _ = described(run)
     plain = entities["#deployment-plain"]
-    assert plain["description"].splitlines() == [
-        "4 load points: 2 VALID, 2 SUSPECT", "python -m vllm.entrypoints.cli.main serve /models/tiny --port 23231"
-    ]  # fmt: skip
+    served = shlex.join(archived_run.server(run.plan("plain")).argv)
+    assert plain["description"].splitlines() == ["4 load points: 2 VALID, 2 SUSPECT", served]
     assert (plain["startTime"], plain["endTime"]) == ("2026-03-04T10:11:09.155+00:00", "2026-03-04T10:13:00.058+00:00")
     assert len(plain["result"]) == 8, "a record and per-request results for each of four points"
     assert entities[f"#deployment-{FAILED}"]["description"].startswith("4 load points: 4 INVALID")

@@ -86,7 +86,7 @@ def checkout(run, tmp_path_factory):
     """Return a run in a readable folder, with non-ASCII names and texts."""
     run.write("logs/start_cluster/plain.log", "größer als λ\n")
     run.write("rejected/plain/chat-c1-r1.1.raw", "{}\n")
-    run.edit_json("hardware.json", lambda hardware: hardware.update(cpu_model="Prozessor für alle: λ"))
+    run.edit_json("hardware.json", lambda hardware: hardware.update(os="Prozessor für alle: λ"))
     run.report()
     return run.root
 

@@ -93,7 +93,7 @@ def test_run_that_has_just_begun_is_shown(run):
     text = show(run.folder)
     assert "hardware    not recorded" in text
     last = body(text).splitlines()[-1]
-    assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c1-r2, plain/chat-c2-r1 and 1 " in last
+    assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c2-r1, plain/chat-c1-r2 and 1 " in last
 
 
 def test_damaged_record_is_a_warning_below_the_table(run):

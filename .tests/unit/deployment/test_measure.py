@@ -18,6 +18,7 @@ from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import attempts
 from servemark.measurement import silence
+from servemark.measurement.key import FORMAT, digest
 from servemark.measurement.raw import read_raw
 from servemark.measurement.reasons import MORE_TIME
 from servemark.nodes import allocation
@@ -30,7 +31,9 @@ from servemark.supervisor import ownership
 def test_stored_measurement_is_judged_by_current_thresholds(deploy):
     plain = deploy(points=1)
     plain.up()
-    assert plain.measure().verdict == "VALID"
+    first = plain.measure()
+    assert (first.verdict, first.key_format) == ("VALID", FORMAT)
+    assert digest(first.key_parts["deployment"], first.key_parts["point"], first.key_format) == first.key
     plain.stop()
     plain.verdict = plain.verdict.model_copy(update={"min_requests_per_slot": 1000.0})
     record = plain.measure()

@@ -105,6 +105,20 @@ def test_nodes_of_another_kind_than_the_planned_one_are_refused():
     assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
 
 
+def test_node_with_another_kernel_is_refused_by_its_value():
+    planned = {"kernel": "6.1", "gpu_links": None}
+    node_checks.same_kind([node(kind={"kernel": "6.1", "gpu_links": ["X NV18", "NV18 X"]})], planned)
+    with pytest.raises(StageFailed) as refused:
+        node_checks.same_kind([node("node1", kind=planned), node("node2", kind={"kernel": "6.2", "gpu_links": None})], planned)
+    assert refused.value.what == "Node node2: expected kernel 6.1 (probed); found 6.2."
+
+
+def test_node_with_lost_links_is_refused_if_the_probe_saw_them():
+    with pytest.raises(StageFailed) as refused:
+        node_checks.same_kind([node(kind={"gpu_links": ["X SYS", "SYS X"]})], {"gpu_links": ["X NV18", "NV18 X"]})
+    assert refused.value.reason == "hardware_differs" and "SYS" in refused.value.what
+
+
 @pytest.fixture
 def two(deploy, slurm, tmp_path):
     """A deployment over the two nodes of the stand-in's job."""
@@ -136,6 +150,18 @@ def test_all_nodes_are_surveyed_at_once_and_swept_at_end(two, slurm):
     assert len(slurm.calls("srun")) == 3 and "--nodelist=node1,node2" in slurm.calls("srun")[-1]
     assert list(scratch.iterdir()) == []
     assert_all_gone(plain)
+
+
+def test_nodes_are_surveyed_for_the_devices_of_the_topology(deploy, monkeypatch):
+    specs = []
+
+    def survey(_here, _launcher, spec, *_):
+        specs.append(spec)
+        raise StageFailed("No more than the survey.", reason="node_silent")
+
+    monkeypatch.setattr(node_checks, "run_on_all", survey)
+    deploy(points=1, topology=Topology(tensor_parallel=2, devices_per_node=2)).start()
+    assert [spec.devices for spec in specs] == [2]
 
 
 def test_client_node_of_another_kind_is_surveyed_in_its_own_step(two, slurm):

@@ -11,8 +11,11 @@ import psutil
 import pytest
 
 from builders.deployed import assert_all_gone, assert_no_figure, kill_supervisor, reasons
+from builders.places import site_packages
 from servemark import supervisor
 from servemark.deployment import attempts, cluster
+from servemark.files import content
+from servemark.files.content import Hashes
 from servemark.processes import identity
 
 
@@ -28,6 +31,20 @@ def test_failed_cluster_is_passed_on_and_starts_nothing(deploy):
     assert ready.failure == startup.failure == started.failure
     assert_all_gone(plain)
     assert plain.measure().failure == started.failure
+
+
+def test_changed_package_or_named_file_fails_before_a_server_starts(deploy, standin_copy, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("one")
+    named = {str(template): content.of_path(str(template), Hashes(None, ""))}
+    plain = deploy(points=1, environment=standin_copy)
+    plain.plan = plain.plan.model_copy(update={"contents": named})
+    assert plain.start().failure is None
+    template.write_text("two")
+    started = plain.start()
+    assert (started.failure.reason, str(template) in started.failure.detail) == ("content_changed", True)
+    (site_packages(standin_copy) / "torch" / "__init__.py").write_text("")
+    assert plain.start().failure.reason == "environment_changed"
 
 
 def test_broken_interpreter_fails_before_start(deploy, standin):

@@ -78,6 +78,13 @@ def test_bytecode_goes_to_the_cache_if_python_may_not_write(prefix, tmp_path, mo
     assert not list(site_packages(prefix).rglob("*.pyc")), "nothing is written into the user's environment"
 
 
+def test_edited_environment_keeps_its_bytecode_folder(prefix, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    folder = place(prefix, tmp_path / "cache")
+    edited = described(prefix).model_copy(update={"digest": "e" * 64})
+    assert bytecode_cache.placed(edited, tmp_path / "cache", Progress(None, "build_environment")).bytecode == str(folder)
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_bytecode_of_a_read_only_prefix_goes_to_the_cache(prefix, tmp_path):
     (site_packages(prefix) / "vllm").chmod(0o555)

@@ -26,7 +26,7 @@ TOPOLOGY = (RECORDED / "nvidia-smi-topo-h200x4.txt").read_text()
 def query() -> str:
     """Return the recorded names and sizes in the form of the probe's query, with invented ids."""
     rows = (RECORDED / "nvidia-smi-query-name-memory-h200x4.csv").read_text().split("\n")[:4]
-    return "".join(f"{row.removesuffix(' MiB')}, GPU-{n}, 580.159.04\n" for n, row in enumerate(rows))
+    return "".join(f"{row.removesuffix(' MiB')}, GPU-{n}, 580.159.04, 700.00, Enabled, Disabled\n" for n, row in enumerate(rows))
 
 
 def test_gpus_and_driver_of_a_recorded_host():
@@ -36,9 +36,33 @@ def test_gpus_and_driver_of_a_recorded_host():
 
 
 def test_recorded_output_of_the_query_is_parsed():
-    ((gpu,), driver) = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h200x1.csv").read_text(), 1024)
-    assert (gpu.name, gpu.memory_mib, driver) == ("NVIDIA H200", 143771, "580.159.04")
-    assert gpu.uuid.startswith("GPU-0000")
+    (one, other), driver = hardware.parse_gpus((RECORDED / "nvidia-smi-query-h100x2.csv").read_text(), 1024)
+    assert (one.name, one.memory_mib, driver) == ("NVIDIA H100 80GB HBM3", 81559, "580.159.04")
+    assert (one.power_limit_w, one.ecc, one.mig, one.index, other.index) == (700.0, True, False, 0, 1)
+    assert one.uuid and one.uuid.startswith("GPU-0000")
+
+
+@pytest.mark.parametrize("power", ["[N/A]", "[Not Supported]", "[Unknown Error]"])
+def test_missing_power_limit_and_modes_are_null(power):
+    ((gpu,), _) = hardware.parse_gpus(f"NVIDIA L4, 23034, GPU-0, 580.1, {power}, [N/A], [N/A]\n", 1024)
+    assert (gpu.power_limit_w, gpu.ecc, gpu.mig) == (None, None, None)
+
+
+def test_active_nvlinks_are_counted_for_each_gpu():
+    text = (RECORDED / "nvidia-smi-nvlink-h100x2.txt").read_text()
+    assert list(hardware.parse_nvlinks(text).values()) == [18, 18]
+    lost = text.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>", 1)
+    assert list(hardware.parse_nvlinks(lost).values()) == [17, 18]
+    assert hardware.parse_nvlinks("GPU 0: NVIDIA L4 (UUID: GPU-7)\n") == {"GPU-7": 0}
+    assert hardware.parse_nvlinks("") == {}
+
+
+def test_product_name_is_read_from_the_first_file_that_has_one(tmp_path):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "model").write_text("GB10\0")
+    (tmp_path / "dmi").write_text("PowerEdge XE9680\n")
+    paths = [str(tmp_path / name) for name in ("missing", "empty", "model", "dmi")]
+    assert hardware.node_model(paths) == "GB10" and hardware.node_model(paths[:2]) is None
 
 
 def test_terminal_codes_are_removed_from_the_topology():
@@ -57,18 +81,18 @@ def test_no_row_is_no_gpu(text):
 
 
 def test_memory_with_a_unit_is_read():
-    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04\n", 1024)
+    ((gpu,), _) = hardware.parse_gpus("NVIDIA H200, 143771 MiB, GPU-0, 580.159.04, 700.00, Enabled, Disabled\n", 1024)
     assert gpu.memory_mib == 143771
 
 
 def test_gpu_without_own_memory_has_that_of_the_machine():
-    ((gpu,), driver) = hardware.parse_gpus("NVIDIA GB10, [N/A], GPU-0, 580.95.05\n", 122_570)
+    ((gpu,), driver) = hardware.parse_gpus("NVIDIA GB10, [N/A], GPU-0, 580.95.05, 700.00, Enabled, Disabled\n", 122_570)
     assert (gpu.memory_mib, driver) == (122_570, "580.95.05")
 
 
 def test_mig_slice_is_refused():
     with pytest.raises(ServemarkError, match=r"NVIDIA H100: '\[Insufficient Permissions\]'") as caught:
-        hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05\n", 1024)
+        hardware.parse_gpus("NVIDIA H100, [Insufficient Permissions], GPU-0, 580.95.05, 700.00, Enabled, Disabled\n", 1024)
     assert caught.value.reason == "gpu_part_named"
 
 
@@ -144,7 +168,7 @@ def test_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
         None,
     )
     assert found.host == socket.gethostname()
-    assert found.cpu_count == found.devices == len(os.sched_getaffinity(0))
+    assert found.cpu_count == found.devices == len(os.sched_getaffinity(0)) and found.cpus_online == os.cpu_count()
     assert found.memory_gib > 0 and found.shm_gib > 0 and found.nofile > 0
     found.write(tmp_path / "hardware.json")
     assert Hardware.read(tmp_path / "hardware.json") == found
@@ -154,9 +178,12 @@ def test_machine_without_a_driver_is_a_cpu_machine(path, tmp_path):
 def four(path, tmp_path):
     """nvidia-smi of a host with four GPUs."""
     (tmp_path / "query").write_text(query())
+    links = "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18))
+    (tmp_path / "nvlink").write_text("".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})\n{links}" for n in range(4)))
     put_nvidia_smi(
         path,
         f'case "$*" in "") f={RECORDED}/nvidia-smi-h200x1.txt;; "topo -m") f={RECORDED}/nvidia-smi-topo-h200x4.txt;; '
+        f'"nvlink -s") f={tmp_path}/nvlink;; '
         f"*) f={tmp_path}/query;; esac\nwhile IFS= read -r line; do printf '%s\\n' \"$line\"; done < $f",
     )
 
@@ -166,6 +193,7 @@ def test_machine_with_four_gpus(four):
     assert (found.accelerator, found.driver, found.cuda) == ("cuda", "580.159.04", "13.0")
     assert found.devices == len(found.gpus) == 4
     assert found.gpu_topology == TOPOLOGY
+    assert [(gpu.index, gpu.power_limit_w, gpu.nvlinks) for gpu in found.gpus] == [(n, 700.0, 18) for n in range(4)]
     assert (found.hidden_gpus, found.cuda_visible_devices) == (0, None)
 
 

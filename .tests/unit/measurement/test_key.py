@@ -5,14 +5,18 @@ import json
 import pytest
 
 from builders.loads import UnevenPrompts, load
-from servemark.measurement.key import deployment_parts, digest, normalise_options, point_parts
+from servemark.measurement.key import FORMAT, deployment_parts, digest, hardware_part, normalise_options, point_parts
 from servemark.records import Gpu, Hardware, Interface, LoadPoint, RandomPrompts, Topology
 
 HARDWARE = {
-    "accelerator": "cuda", "host": "node1", "cpu_model": "Grace", "cpu_count": 72, "memory_gib": 480.0,
+    "accelerator": "cuda", "host": "node1", "cpu_model": "Grace", "cpu_count": 72, "cpus_online": 72, "memory_gib": 480.0,
+    "node_model": "XE9680",
     "shm_gib": 240.0, "architecture": "aarch64", "kernel": "5.14.21", "os": "SLES 15", "glibc": "2.31",
-    "gpus": (Gpu(name="GH200 120GB", memory_mib=97871, uuid="GPU-1"), Gpu(name="GH200 120GB", memory_mib=97871)),
-    "driver": "580.159.04", "cuda": "13.0", "gpu_topology": "NV6", "nofile": 1024, "nproc": 4096,
+    "gpus": tuple(
+        Gpu(name="GH200 120GB", memory_mib=97871, uuid=f"GPU-{n}", index=n, power_limit_w=900.0, ecc=True, mig=False, nvlinks=18)
+        for n in range(2)
+    ),
+    "driver": "580.159.04", "cuda": "13.0", "gpu_topology": "\tGPU0\tGPU1\nGPU0\t X \tNV6\nGPU1\tNV6\t X \n", "nofile": 1024, "nproc": 4096,
     "interfaces": (Interface(name="hsn0", address="10.0.0.1"),), "probed_at": "2026-11-20T12:00:00Z",
 }  # fmt: skip
 DEPLOYMENT = {
@@ -45,6 +49,12 @@ def topology(**changes):
     return {"topology": DEPLOYMENT["topology"].model_copy(update=changes)}
 
 
+def gpus(count=2, **changes):
+    """The GPUs of the node, ``count`` of them, the last one with these changes."""
+    *others, last = (HARDWARE["gpus"] * 4)[:count]
+    return {"hardware": {"gpus": (*others, last.model_copy(update=changes))}}
+
+
 BIG = Gpu(name="H200", memory_mib=143771)
 
 
@@ -73,11 +83,20 @@ BIG = Gpu(name="H200", memory_mib=143771)
         {"variables": {}},
         {"hardware": {"accelerator": "cpu"}},
         {"hardware": {"gpus": (BIG, BIG)}},
-        {"hardware": {"gpus": HARDWARE["gpus"][:1]}},
+        gpus(power_limit_w=700.0),
+        gpus(ecc=False),
+        gpus(mig=True),
+        gpus(nvlinks=17),
+        {"hardware": {"gpu_topology": HARDWARE["gpu_topology"].replace("NV6", "SYS")}},
+        {"hardware": {"gpu_topology": None}},
+        {"hardware": {"kernel": "5.14.22"}},
+        {"hardware": {"glibc": "2.40"}},
+        {"hardware": {"node_model": "XE8545"}},
+        {"hardware": {"cpus_online": 144}},
+        {"hardware": {"cpu_count": 11}},
         {"hardware": {"gpus": tuple(g.model_copy(update={"memory_mib": 1}) for g in HARDWARE["gpus"])}},
         {"hardware": {"driver": "570.1"}},
         {"hardware": {"cpu_model": "EPYC"}},
-        {"hardware": {"cpu_count": 36}},
         {"hardware": {"architecture": "x86_64"}},
         {"point": {"prompts": UnevenPrompts(dataset="random", input_tokens=64, output_tokens=32)}},
         {"point": {"input_tokens": 65}},
@@ -123,14 +142,16 @@ def test_value_that_decides_results_changes_the_key(change):
         variable(HOSTNAME="n1", USER="me", TMPDIR="/tmp/42", RAY_TMPDIR="/tmp/r"),
         variable(HF_TOKEN="t", VLLM_API_KEY="k"),
         {"hardware": {"host": "node2"}},
-        {"hardware": {"kernel": "5.14.22"}},
+        {"hardware": {"cpu_count": 71}},
+        {"hardware": {"cpu_count": 12}},
         {"hardware": {"memory_gib": 479.9}},
         {"hardware": {"shm_gib": 1.0}},
-        {"hardware": {"os": "other", "glibc": "2.40"}},
+        {"hardware": {"os": "other"}},
         {"hardware": {"probed_at": "2027-01-01T00:00:00Z"}},
         {"hardware": {"interfaces": (Interface(name="hsn0", address="10.0.0.2"),)}},
         {"hardware": {"gpus": tuple(g.model_copy(update={"uuid": "GPU-9"}) for g in HARDWARE["gpus"])}},
-        {"hardware": {"nofile": 1, "nproc": 1, "gpu_topology": None}},
+        {"hardware": {"nofile": 1, "nproc": 1}},
+        gpus(4),
         {"point": {"name": "other-c4-r1"}},
         {"point": {"workload": "renamed"}},
     ],
@@ -147,15 +168,49 @@ def test_order_does_not_change_the_key():
         "point": {"client_options": {"b": 1, "a": 2}},
     }
     assert key(**shuffled) == key(point={"client_options": {"a": 2, "b": 1}})
-    gpus = (BIG, HARDWARE["gpus"][0])
-    assert key(hardware={"gpus": gpus}) == key(hardware={"gpus": gpus[::-1]})
+    mixed = (BIG, HARDWARE["gpus"][0])
+    assert key(hardware={"gpus": mixed, "gpu_topology": None}) == key(hardware={"gpus": mixed[::-1], "gpu_topology": None})
+
+
+ONE = topology(nodes=1, devices_per_node=1, tensor_parallel=1, pipeline_parallel=1, executor="single")
+
+
+def test_gpus_and_links_that_are_not_in_use_do_not_count():
+    alone = key(hardware={"gpus": HARDWARE["gpus"][:1], "gpu_topology": None}, **ONE)
+    assert alone == key(**ONE) == key(**gpus(4), **ONE) == key(hardware={"gpus": HARDWARE["gpus"][1:]}, **ONE)
+    links = tuple(gpu.model_copy(update={"nvlinks": 0}) for gpu in HARDWARE["gpus"])
+    assert alone == key(hardware={"gpus": links}, **ONE)
+
+
+def test_all_gpus_of_a_node_with_several_kinds_count():
+    mixed = (*HARDWARE["gpus"], BIG)
+    assert key(hardware={"gpus": mixed}) != key() != key(hardware={"gpus": (*mixed, BIG)}) != key(hardware={"gpus": mixed})
+
+
+@pytest.mark.parametrize(("accelerator", "devices", "seen", "same"), [
+    ("cpu", 1, 71, False),
+    ("cuda", 1, 8, True),
+    ("cuda", 1, 7, False),
+    ("cuda", 4, 20, True),
+    ("cuda", 4, 19, False),
+])  # fmt: skip
+def test_usable_cpus_count_on_cpus_or_if_servers_are_short_of_them(accelerator, devices, seen, same):
+    part = hardware_part(Hardware(**HARDWARE | {"accelerator": accelerator}), devices)
+    assert (part == hardware_part(Hardware(**HARDWARE | {"accelerator": accelerator, "cpu_count": seen}), devices)) is same
+
+
+def test_format_is_in_the_key_and_older_keys_can_be_recomputed():
+    parts = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE)), point_parts(load(**LOAD))
+    assert digest(*parts) == digest(*parts, format=FORMAT) != digest(*parts, format=2)
 
 
 def test_each_hardware_field_is_in_the_key_or_known_to_be_absent():
-    outside = {"host", "memory_gib", "shm_gib", "kernel", "os", "glibc", "cuda", "gpu_topology", "interfaces", "nofile",
-               "nproc", "probed_at", "hidden_gpus", "cuda_visible_devices", "worked_out"}  # fmt: skip
+    outside = {"host", "memory_gib", "shm_gib", "os", "cuda", "interfaces", "nofile", "nproc", "probed_at", "hidden_gpus",
+               "cuda_visible_devices", "worked_out"}  # fmt: skip
+    made = {"gpu_topology": "gpu_links", "cpus_online": "cpu_count"}
     inside = deployment_parts(**DEPLOYMENT, hardware=Hardware(**HARDWARE))["hardware"]
-    assert set(inside) | outside == set(Hardware.model_fields)
+    assert {made.get(name, name) for name in Hardware.model_fields} - outside == inside.keys() - {"nvlinks"}
+    assert set(Gpu.model_fields) == {"name", "memory_mib", "power_limit_w", "ecc", "mig", "nvlinks", "uuid", "index"}
 
 
 def test_each_load_point_field_but_names_is_in_the_key():

@@ -204,8 +204,8 @@ def test_verdict_replaces_all_earlier_results():
         earlier.model_copy(update={"client_cpu": 0.5}),
         judge(RawError("", reason="raw_empty"), point(), thresholds(), FINE),
     )
-    kept = {"deployment", "load", "key", "key_parts", "failure", "attempt", "started_at", "client_node", "client_argv", "client_exit_code",
-            "replica_requests", "raw", "raw_sha256"}  # fmt: skip
+    kept = {"deployment", "load", "key", "key_format", "key_parts", "failure", "attempt", "started_at", "client_node", "client_argv",
+            "client_exit_code", "replica_requests", "raw", "raw_sha256"}  # fmt: skip
     assert {name: getattr(lost, name) for name in kept} == {name: getattr(earlier, name) for name in kept}
     rest = {name: getattr(lost, name) for name in Measurement.model_fields if name not in {*kept, "verdict", "reasons"}}
     assert rest == dict.fromkeys(rest) | {"completed": 0, "failed": 0}

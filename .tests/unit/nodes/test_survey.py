@@ -102,6 +102,12 @@ def test_devices_are_the_visible_ones_of_the_step(spec, monkeypatch, gpus, visib
     assert survey.devices(found, scheduled=False) == (devices if gpus else CPUS)
 
 
+def test_kind_of_a_node_has_the_devices_in_use(spec, monkeypatch):
+    found = hardware.probe().model_copy(update={"accelerator": "cuda", "gpus": H200})
+    monkeypatch.setattr(hardware, "probe", lambda: found)
+    assert [len(survey.run_task(spec(devices=devices)).node.kind["gpus"]) for devices in (1, 2)] == [1, 2]
+
+
 def test_value_without_a_gpu_in_cuda_visible_devices_is_refused(spec, monkeypatch):
     def probe():
         return visible_gpus.choose(H200, os.environ, "node7")

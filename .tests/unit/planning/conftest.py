@@ -21,19 +21,20 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def planned(tiny):
-    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, inherited=None, **changes) -> Plan:
+    def run(hardware=HARDWARE, trust=False, points=None, check=CHECK, cluster=None, model=tiny, **changes) -> Plan:
         values = {
             "model": "tiny",
             "environment": "cpu",
             "options": {"max-model-len": 512},
             "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
         }
+        more = {"inherited": changes.pop("inherited", {}), "contents": changes.pop("contents", {})}
         spec = DeploymentSpec(
             deployment=Deployment.model_validate(values | changes),
             points=points or [point(1), point(2)],
             trust_remote_code=trust,
             cluster=cluster,
-            inherited=inherited or {},
+            **more,
         )
         return plan("plain", spec, hardware, check, model)
 

@@ -44,7 +44,7 @@ def seen(gpus: int = 1, cpus: int = 2, hidden: int = 0, **more: object):
 )
 def test_part_of_a_node_gives_the_hardware_of_the_whole_node(found, of):
     whole = complete(found, WHOLE, of)
-    assert hardware_part(whole) == hardware_part(seen(gpus=4, cpus=128))
+    assert hardware_part(whole, 4) == hardware_part(seen(gpus=4, cpus=128), 4)
     assert (whole.hidden_gpus, whole.memory_gib) == (0, found.memory_gib)
     worked_out = {name for name, same in (("gpus", len(found.gpus) == 4), ("cpu_count", found.cpu_count == 128)) if not same}
     assert set(whole.worked_out) == worked_out and all(text[0].isdigit() for text in whole.worked_out.values())
@@ -80,6 +80,13 @@ def test_gpus_that_are_not_requested_stay_as_found():
     found = seen(gpus=4, cpus=128)
     for asked in (Share(exclusive=False, gpus=0, cpus=4), Share(exclusive=True, gpus=0, cpus=None)):
         assert complete(found, asked, part(NODE.replace("gpu:h100:4(S:0-1)", "(null)"))) == found
+
+
+def test_gpus_that_only_the_variable_hides_have_their_place():
+    one = H100.model_copy(update={"index": 2})
+    places = [gpu.index for gpu in complete(seen(hidden=3, gpus=1).model_copy(update={"gpus": (one,)}), WHOLE, part()).gpus]
+    assert places == [2, 0, 1, 3]
+    assert [gpu.index for gpu in complete(seen().model_copy(update={"gpus": (one,)}), WHOLE, part()).gpus] == [2, None, None, None]
 
 
 def test_topology_of_all_gpus_is_kept_if_found():

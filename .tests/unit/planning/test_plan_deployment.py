@@ -59,11 +59,12 @@ def test_ledger_key_is_constant_over_versions(planned, tiny):
     and write the new key here.
     """
     (one, _) = planned(model=tiny.model_copy(update={"digest": "1" * 64})).points
-    assert one.key == "bc926f5a7dc37daf2ea5906c5315085d84748dcda1dc6f2783dcda28f488da6d"
+    assert one.key == "7e07570f5cb0ff8f13e5524607d8cc7ad9d0d0b527d28ff18203c42d3528f5b1"
 
 
 def test_keys_of_a_legal_plan_can_be_recomputed(planned, tiny):
     found = planned()
+    assert found.key_format == key.FORMAT
     assert (found.deployment, found.served_name, found.model_digest) == ("plain", "tiny", tiny.digest)
     assert found.environment_digest == CHECK.digest and found.warnings == CHECK.warnings
     assert [p.name for p in found.loads] == ["chat-c4-r1", "chat-c4-r2"]
@@ -182,6 +183,19 @@ def test_graphs_for_a_workload_without_a_limit_are_refused(planned):
 @pytest.mark.parametrize("kept", ["keep", "none"])
 def test_compile_cache_does_not_change_the_key(planned, kept):
     assert planned(compile_cache=kept) == planned()
+
+
+def test_content_of_named_files_is_in_the_key_and_their_path_is_not(planned):
+    def made(path, digest):
+        given = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_TUNED_CONFIG_FOLDER": path}
+        return planned(variables=given, contents={path: digest})
+
+    one, moved, changed = made("/a", "1"), made("/b", "1"), made("/a", "2")
+    assert one.points[0].key == moved.points[0].key != changed.points[0].key
+    assert (one.variables["VLLM_TUNED_CONFIG_FOLDER"], one.contents) == ("/a", {"/a": "1"})
+    assert one.key_parts["variables"]["VLLM_TUNED_CONFIG_FOLDER"] == "sha256:1"
+    option = planned(options={"max-model-len": 512, "compilation-config": '{"plugin": "/a"}'}, contents={"/a": "1"})
+    assert option.key_parts["options"]["compilation-config"] == {"plugin": "sha256:1"}
 
 
 TWO_NODES = {"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "ray"}

@@ -46,10 +46,12 @@ def test_plan_and_measurement_of_version_1_have_the_same_load_point(h200):
     assert shape == ("tutorial-c512-r1", 512, 2560, 8, None)
 
 
-def test_measurement_of_version_1_has_the_current_key(h200):
+def test_key_of_an_older_measurement_is_recomputed_in_its_format(h200):
     plan = Plan.read(h200 / "plan.json")
     (point,) = plan.points
-    assert key.digest(plan.key_parts, key.point_parts(point.load)) == point.key
+    assert plan.key_format == Measurement.read(h200 / "points" / "tutorial-c512-r1.json").key_format == 2
+    assert key.digest(plan.key_parts, key.point_parts(point.load), plan.key_format) == point.key
+    assert key.digest(plan.key_parts, key.point_parts(point.load)) != point.key
     assert key.point_parts(point.load) == Measurement.read(h200 / "points" / "tutorial-c512-r1.json").key_parts["point"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from builders import report_data
 from builders.measured import record
+from builders.places import site_packages
 from servemark.config.model import Config
 from servemark.environments.build import MARKER
 from servemark.measurement.ledger import Ledger
@@ -173,3 +174,18 @@ def test_existing_prefix_keeps_its_record(run: Run):
 def test_first_run_has_nothing_to_restore(run: Run):
     shutil.rmtree("results")
     assert run.make_good() == [] and not Path("results").exists()
+
+
+def test_changed_environment_loses_its_record(run: Run, standin_copy):
+    standin_copy.write(run.environment)
+    assert run.make_good() == [] and run.environment.exists()
+    (site_packages(standin_copy) / "torch" / "__init__.py").write_text("# patched")
+    (message,) = run.make_good()
+    assert standin_copy.prefix in message and not run.environment.exists()
+
+
+def test_environment_that_cannot_be_compared_keeps_its_record(run: Run, standin_copy):
+    other = {"digest": "0" * 64}
+    for changes in ({**other, "prefix": "/no/such/folder"}, {**other, "files": None}):
+        standin_copy.model_copy(update=changes).write(run.environment)
+        assert run.make_good() == [] and run.environment.exists()

@@ -70,8 +70,9 @@ def test_impossible_time_changes_verdict_and_results(run):
     assert any("ttft_max_ms: stated" in line for line in found)
 
 
-def test_results_of_each_client_process_are_recomputed(run):
-    """Two client processes wrote one file. A changed total of one process is named."""
+def test_results_of_each_client_process_are_recomputed(run, monkeypatch):
+    """Two client processes wrote one file. A changed total of one process is named. The configuration still has one process."""
+    monkeypatch.setattr(verification, "_contradictions", lambda *_: iter(()))
     path = run.folder / run.raw("plain", "chat-c1-r1")
     parts = [(json.loads(path.read_text()), read_raw(path))] * 2
     plan = run.folder / "deployments" / "plain" / "plan.json"
@@ -279,8 +280,8 @@ def test_recorded_suspension_is_kept_and_silence_is_found(run):
     assert wrong(run.seal()) == []
 
     def stood_still(raw: dict[str, Any]) -> None:
-        raw["start_times"] = [start + 60 * (index > 3) for index, start in enumerate(raw["start_times"])]
-        longer = (raw["duration"] + 60) / raw["duration"]
+        raw["start_times"] = [start + 5 * (index > 3) for index, start in enumerate(raw["start_times"])]
+        longer = (raw["duration"] + 5) / raw["duration"]
         raw["duration"] *= longer
         raw |= {name: raw[name] / longer for name in raw if name.endswith("_throughput") and raw[name]}
 

@@ -48,6 +48,14 @@ def test_copy_matches_manifest_and_is_made_once(model, folder):
     assert (target / "config.json").stat().st_ino == before
 
 
+def test_models_that_differ_in_a_readme_share_one_copy(model, folder, tmp_path):
+    other = shutil.copytree(model.path, tmp_path / "other")
+    (other / "README.md").write_text("words")
+    again = manifest.build("other", "./other", other)
+    assert copy(again, folder) > 0 and copy(model, folder) == 0.0
+    assert not (local.place(folder, again.digest) / "README.md").exists()
+
+
 def test_copy_that_lost_a_file_is_made_again(model, folder):
     copy(model, folder)
     target = local.place(folder, model.digest)

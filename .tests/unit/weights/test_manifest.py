@@ -54,6 +54,31 @@ def test_digest_depends_on_content_and_names_only(model, pristine, tmp_path):
     assert build(model).digest != digest
 
 
+@pytest.mark.parametrize(
+    "name", ["README.md", "LICENSE", "License.txt", "USE_POLICY.md", "assets/plot.PNG", "paper.pdf", "notes/model card.md"]
+)
+def test_file_that_no_server_reads_is_listed_and_does_not_count(model, name):
+    before = build(model)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_text("words")
+    after = build(model)
+    assert after.digest == before.digest and len(after.files) == len(before.files) + 1
+    manifest.verify(before)
+    (model / name).write_text("other words")
+    manifest.verify(after)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["chat_template.jinja", "generation_config.json", "merges.txt", "modeling_x.py", "original/model.safetensors", "params.json", "x.npz"],
+)
+def test_file_that_a_server_may_read_changes_the_digest(model, name):
+    before = build(model).digest
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_text("")
+    assert build(model).digest != before
+
+
 @pytest.mark.parametrize("kind", ["tiny-dense", "tiny-moe"])
 def test_dummy_manifest_has_no_weights_and_parameters_of_the_shape(tmp_path, kind):
     directory = tmp_path / kind

@@ -1,4 +1,4 @@
-"""The ``servemark`` command: write and check a configuration, list and stop active deployments, pack a ticket, verify an archive."""
+"""The ``servemark`` command: write and check a configuration, list and stop active deployments, pack a ticket, sign and verify archives."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servemark import __version__
+from servemark.archive import signature
 from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
 from servemark.cli import ticket
@@ -53,7 +54,24 @@ def write_ticket(run: str, output: Path | None) -> None:
         )
 
 
-def verify(path: Path) -> None:
+def sign(path: Path, key: Path | None) -> None:
+    """Sign an archive and print where the signature is.
+
+    Raises:
+        NoSuchFile: ``path`` is no archive.
+        ServemarkError: the archive was changed after it was sealed, or cannot be signed.
+    """
+    from servemark.verification import sealed, unpack
+
+    unpack.require_file(path)
+    if changed := sealed.check_digest(path):
+        raise ServemarkError(
+            " ".join(changed), look=str(path), do="Do not sign it. Rerun snakemake to seal the run again.", reason="archive_wrong"
+        )
+    print(f"wrote {signature.sign(path, key)}; send it together with {path.name}")
+
+
+def verify(path: Path, keys: Path | None = None) -> None:
     """Check an archive and print what was checked.
 
     Raises:
@@ -62,7 +80,7 @@ def verify(path: Path) -> None:
     # Here, because pandas takes longer to load than the other commands take in all.
     from servemark import verification
 
-    answer = verification.verify(path)
+    answer = verification.verify(path, keys)
     print(f"{path}: {'FAILED' if answer.wrong else 'OK'}")
     print(answer.summary(), flush=True)
     if answer.wrong:
@@ -116,7 +134,19 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(do=lambda given: write_ticket(given.run, given.output))
     one = commands.add_parser("verify", help="recompute an archive's digests and numbers from its content; needs no network")
     one.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
-    one.set_defaults(do=lambda given: verify(given.archive))
+    one.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="the sender's public SSH key or a file of allowed signers; the signature FILE.sig must be of one of them",
+    )
+    one.set_defaults(do=lambda given: verify(given.archive, given.key))
+    one = commands.add_parser("sign", help="sign an archive with your SSH key: writes FILE.sig, which `servemark verify --key` checks")
+    one.add_argument("archive", type=Path, metavar="FILE", help="results/RUN/archive/RUN.tar.zst")
+    one.add_argument(
+        "--key", type=Path, metavar="KEY", help="private key, or the public one of a key in ssh-agent; default the first in ~/.ssh"
+    )
+    one.set_defaults(do=lambda given: sign(given.archive, given.key))
     one = commands.add_parser("show", help="print the main table of an archive, or of a run's folder")
     one.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")
     one.set_defaults(do=lambda given: show(given.run))

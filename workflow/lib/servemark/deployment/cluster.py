@@ -14,6 +14,7 @@ from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
+from servemark.measurement import contents
 from servemark.measurement.ledger import Ledger
 from servemark.nodes import allocation
 from servemark.nodes.survey import Spec, kill
@@ -68,7 +69,8 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
         # Not earlier: hashing would disturb another deployment that is being measured.
         model_path = _model(here, launcher)
-        verify_environment(here.environment)
+        verify_environment(here.environment, here.config.cache, progress)
+        contents.verify(plan.contents, here.config.cache)
         record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
         replicas, ray_nodes = executors.of(here, launcher, found).bring_up(record.replicas)
         record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})

@@ -129,6 +129,7 @@ class Measuring:
             deployment=self.here.plan.deployment,
             load=point.load,
             key=point.key,
+            key_format=self.here.plan.key_format,
             key_parts={"deployment": self.here.plan.key_parts, "point": point_parts(point.load)},
             verdict="INVALID",
             attempt=str(attempt) if attempt else None,

@@ -20,7 +20,7 @@ from servemark.supervisor import process_request
 LOOPBACK = "lo"
 FOLDER = "survey"
 # Parts of the hardware that depend on CUDA_VISIBLE_DEVICES.
-_OF_GPUS = ("accelerator", "gpus")
+_OF_GPUS = ("accelerator", "gpus", "gpu_links")
 _AS_PROBED = f"set {process_request.VISIBLE} as it was when servemark probed the machine, or unset it if it was not set then"
 
 
@@ -46,6 +46,7 @@ def look(here: StageContext, launcher: Launcher) -> tuple[Node, ...]:
         python=here.environment.python,
         modules=here.plan.modules,
         interface=LOOPBACK if alloc.job_id is None else site.interface if site else None,
+        devices=topology.devices_per_node,
         ports=port_plan.needed(topology),
         known_as=alloc.known_as,
         job_id=alloc.job_id,
@@ -100,6 +101,8 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
 def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
     """Refuse nodes whose hardware differs from the probed hardware, which stands in the ledger keys.
 
+    A node's GPU links are accepted if the probe could not see them: then they are not in the keys.
+
     Raises:
         StageFailed: names each such node, expected and found.
     """
@@ -107,7 +110,7 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
         f"Node {node.name}: expected {what} {planned.get(what)} (probed); found {found}{_visible_there(node) if what in _OF_GPUS else ''}."
         for node in nodes
         for what, found in node.kind.items()
-        if planned.get(what) != found
+        if planned.get(what) != found and not (what == "gpu_links" and planned.get(what) is None)
     ]
     if problems:
         raise StageFailed(

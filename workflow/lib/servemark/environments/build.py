@@ -1,9 +1,10 @@
 """Environments that run vLLM: built from a lock file into a content-addressed prefix, or an existing prefix.
 
 A prefix is built in place, because its scripts contain its path. A prefix without its marker file is unfinished and built again.
+
+The lock file decides the name of the prefix. The installed files decide its identity in the ledger (``environments/installed.py``).
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -16,9 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from servemark.environments import installed
+from servemark.environments.installed import Interpreter
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import cache_lock, storage
+from servemark.files.content import Hashes
 from servemark.processes.children import OwnerWatch, run_tool
 from servemark.progress import Progress
 from servemark.records import Environment
@@ -29,10 +33,14 @@ IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
 RESPONSE_S = 300
 """Long enough for the first read of an environment on a shared disk."""
 
-_PACKAGES = """
-import importlib.metadata as m, json, platform
+# Without the standard library; a folder with two names (lib64) once.
+_INTERPRETER = """
+import importlib.metadata as m, json, os, platform, sys, sysconfig
 packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in m.distributions()})
-print(json.dumps({"python": platform.python_version(), "packages": packages}))
+own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+found = [os.path.realpath(entry) for entry in sys.path if entry and os.path.basename(entry) != "lib-dynload" and os.path.exists(entry)]
+path = [entry for entry in dict.fromkeys(found) if entry not in own]
+print(json.dumps({"python": platform.python_version(), "packages": packages, "path": path}))
 """
 
 
@@ -46,13 +54,12 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
         EnvironmentRefused: the disk has too little space, or pip failed. The message quotes pip.
         CacheClosed: the cache takes no files.
     """
-    digest = lock.digest(sys.version_info[:2], platform.machine())
     prefix = prefix_of(lock, cache)
     if (prefix / MARKER).exists():
-        return _existing(name, lock, prefix, digest, progress)
+        return _existing(name, lock, prefix, cache, progress)
     with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):
         if (prefix / MARKER).exists():
-            return _existing(name, lock, prefix, digest, progress)
+            return _existing(name, lock, prefix, cache, progress)
         begin = time.monotonic()
         if prefix.exists():
             progress.say("removing a half-built environment")
@@ -64,21 +71,10 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
                 reason="no_room",
             )
         _install(lock, prefix, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
-        python = prefix / "bin" / "python"
-        packages = list_packages(python)["packages"]
+        built = _describe(name, prefix, cache, progress)
         size = sum(f.stat().st_size for f in prefix.rglob("*") if f.is_file() and not f.is_symlink()) / 2**20
-        record = Environment(
-            name=name,
-            origin="lock",
-            digest=digest,
-            prefix=str(prefix),
-            python=str(python),
-            lock=lock.name,
-            packages=len(packages),
-            installed=_digest(packages),
-            seconds=round(time.monotonic() - begin, 2),
-            size_mib=round(size, 1),
-        )
+        of_build = {"origin": "lock", "lock": lock.name, "installed": built.digest}
+        record = built.model_copy(update={**of_build, "seconds": round(time.monotonic() - begin, 2), "size_mib": round(size, 1)})
         record.write(prefix / MARKER)
         return record
 
@@ -88,25 +84,43 @@ def prefix_of(lock: Lock, cache: Path) -> Path:
     return (cache / "environments" / f"{lock.name}-{lock.digest(sys.version_info[:2], platform.machine())[:12]}").absolute()
 
 
-def _existing(name: str, lock: Lock, prefix: Path, digest: str, progress: Progress) -> Environment:
-    # The marker has the path at build time, and the checkout may have been moved.
-    place = {"name": name, "prefix": str(prefix), "python": str(prefix / "bin" / "python"), "seconds": 0.0}
-    found = _with_added_packages(Environment.read(prefix / MARKER).model_copy(update=place))
+def _existing(name: str, lock: Lock, prefix: Path, cache: Path, progress: Progress) -> Environment:
+    marker, now = Environment.read(prefix / MARKER), _describe(name, prefix, cache, progress)
+    found = now.model_copy(update={"origin": "lock", "lock": lock.name, "installed": marker.digest, "size_mib": marker.size_mib})
     progress.say(f"environment {lock.name} exists already ({found.packages} packages, {found.size_mib:.0f} MiB)")
-    if found.digest != digest:
-        progress.say("the environment holds packages beyond its lock file, so its results get a separate ledger key")
+    if marker.files is None:
+        # An earlier servemark built it and did not hash its files.
+        return found.model_copy(update={"installed": None})
+    if found.digest != marker.digest:
+        progress.say("installed files were changed or added after the build, so its results get a separate ledger key")
     return found
 
 
-def _with_added_packages(built: Environment) -> Environment:
-    """Return the record of a built environment, with another digest if packages such as vLLM's kernels were added."""
-    if built.installed is None:  # from a version of servemark that did not record it
-        return built
-    packages = list_packages(Path(built.python))["packages"]
-    if built.installed == (installed := _digest(packages)):
-        return built
-    digest = _digest([built.digest, installed])
-    return built.model_copy(update={"digest": digest, "packages": len(packages), "installed": installed})
+def _describe(name: str, prefix: Path, cache: Path | None, progress: Progress) -> Environment:
+    """Return the record of an environment as it is now."""
+    # The marker has the path at build time, and the checkout may have been moved.
+    prefix = prefix.absolute()
+    python = prefix / "bin" / "python"
+    interpreter = ask(python)
+    try:
+        digest, files = installed.digest(interpreter, prefix, Hashes(cache, str(prefix)), progress)
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"The installed file {error.filename} of environment {name} cannot be read: {error.strerror}.",
+            do="Check the disk of the environment, then rerun the same command.",
+            reason="prefix_broken",
+        ) from None
+    return Environment(
+        name=name,
+        origin="prefix",
+        digest=digest,
+        prefix=str(prefix),
+        python=str(python),
+        packages=len(interpreter.packages),
+        files=files,
+        seconds=0,
+        size_mib=0,
+    )
 
 
 def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> None:
@@ -147,11 +161,14 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
     return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 
 
-def use_prefix(name: str, prefix: Path) -> Environment:
-    """Describe an existing environment. The digest covers its Python version and packages.
+def use_prefix(name: str, prefix: Path, cache: Path | None, progress: Progress) -> Environment:
+    """Describe an existing environment.
+
+    Args:
+        cache: the folder that remembers the digests of its files; None: read all of them.
 
     Raises:
-        EnvironmentRefused: there is no interpreter, or it does not run.
+        EnvironmentRefused: there is no interpreter, it does not run, or an installed file cannot be read.
     """
     python = prefix.absolute() / "bin" / "python"
     if not os.path.lexists(python):
@@ -160,43 +177,37 @@ def use_prefix(name: str, prefix: Path) -> Environment:
             do="Set the folder of a Python environment, the one that holds bin/python.",
             reason="prefix_missing",
         )
-    found = list_packages(python)
-    return Environment(
-        name=name,
-        origin="prefix",
-        digest=_digest(found),
-        prefix=str(prefix.absolute()),
-        python=str(python),
-        packages=len(found["packages"]),
-        seconds=0,
-        size_mib=0,
-    )
+    return _describe(name, prefix, cache, progress)
 
 
-def verify(environment: Environment) -> None:
-    """Check that an environment has the packages of its record.
+def is_changed(environment: Environment, cache: Path, progress: Progress) -> bool:
+    """Return whether the installed files differ from those of the record.
 
     Raises:
-        EnvironmentRefused: the packages differ, so results would get a wrong ledger key.
+        EnvironmentRefused: the interpreter does not run, or an installed file cannot be read.
     """
-    now = use_prefix(environment.name, Path(environment.prefix)) if environment.origin == "prefix" else _with_added_packages(environment)
-    if now.digest != environment.digest:
+    return _describe(environment.name, Path(environment.prefix), cache, progress).digest != environment.digest
+
+
+def verify(environment: Environment, cache: Path, progress: Progress) -> None:
+    """Check that an environment has the installed files of its record.
+
+    Raises:
+        EnvironmentRefused: they differ, so results would get a wrong ledger key.
+    """
+    if is_changed(environment, cache, progress):
         raise EnvironmentRefused(
-            f"The packages of {environment.prefix} have changed since this run described it.",
-            do=f"Delete results/RUN/environments/{environment.name}/environment.json and rerun: servemark describes the environment again "
-            "and repeats its measurements.",
+            f"Installed files of {environment.prefix} have changed since this run described it.",
+            do="Rerun the same command: servemark describes the environment again and repeats its measurements. If its interpreter "
+            f"does not run where you start snakemake, delete results/RUN/environments/{environment.name}/environment.json first.",
             reason="environment_changed",
         )
 
 
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def list_packages(python: Path) -> dict[str, Any]:
-    """Return the interpreter's version (``python``) and its installed distributions (``packages``) as ``name==version``."""
-    listed: dict[str, Any] = run_code(python, _PACKAGES)
-    return listed
+def ask(python: Path) -> Interpreter:
+    """Return what an environment's interpreter reports about itself."""
+    found: dict[str, Any] = run_code(python, _INTERPRETER)
+    return Interpreter(python=found["python"], packages=tuple(found["packages"]), path=tuple(found["path"]))
 
 
 def run_code(python: Path, code: str) -> Any:

@@ -5,6 +5,7 @@ every process compiles every module again (seconds: docs/explanation/start-up.md
 the cache. Python compares each file there with size and time of its source.
 """
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def placed(environment: Environment, cache: Path, progress: Progress) -> Environ
     """
     if run_code(Path(environment.python), _KEEPS_BYTECODE):
         return environment
-    folder = (cache / f"{FOLDER}-{os.getuid()}" / environment.digest[:16]).absolute()
+    # By its place, not its digest: an edited file needs one new compiled module, not all.
+    place = hashlib.sha256(environment.prefix.encode()).hexdigest()[:16]
+    folder = (cache / f"{FOLDER}-{os.getuid()}" / place).absolute()
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.parent.stat().st_uid != os.getuid():

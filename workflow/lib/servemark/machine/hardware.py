@@ -10,6 +10,7 @@ import resource
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -18,11 +19,17 @@ from servemark.errors import ServemarkError
 from servemark.machine import visible_gpus
 from servemark.records import Gpu, Hardware, Interface, utc_now
 
-QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,uuid,driver_version", "--format=csv,noheader,nounits"]
+FIELDS = ("name", "memory.total", "uuid", "driver_version", "power.limit", "ecc.mode.current", "mig.mode.current")
+QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+# The second one is that of machines without DMI, such as Arm boards.
+NODE_MODEL = ("/sys/class/dmi/id/product_name", "/proc/device-tree/model")
+
+
+_MODES = {"Enabled": True, "Disabled": False}
 
 
 def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return GPUs and driver version from the output of :data:`QUERY` (memory in MiB).
+    """Return GPUs and driver version from the output of :data:`QUERY` (memory in MiB, power in W).
 
     Args:
         host_mib: the machine's memory, for a GPU without its own memory (GB10: nvidia-smi prints ``[N/A]``).
@@ -30,11 +37,12 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
     Raises:
         ServemarkError: nvidia-smi hides the GPU's memory, as in a container with a MIG slice.
     """
-    gpus, driver = [], None
+    gpus: list[Gpu] = []
+    driver = None
     for row in csv.reader(io.StringIO(text), skipinitialspace=True):
-        if len(row) != 4:
+        if len(row) != len(FIELDS):
             continue
-        name, memory, uuid, driver = (cell.strip() for cell in row)
+        name, memory, uuid, driver, power, ecc, mig = (cell.strip() for cell in row)
         if found := re.match(r"\d+", memory):
             mib = int(found[0])
         elif memory.strip("[]") in ("N/A", "Not Supported"):
@@ -45,8 +53,19 @@ def parse_gpus(text: str, host_mib: int) -> tuple[tuple[Gpu, ...], str | None]:
                 do="Allocate a whole GPU: servemark does not measure MIG slices.",
                 reason="gpu_part_named",
             )
-        gpus.append(Gpu(name=name, memory_mib=mib, uuid=uuid))
+        watts = float(power) if re.fullmatch(r"[\d.]+", power) else None
+        modes = {"ecc": _MODES.get(ecc), "mig": _MODES.get(mig)}
+        gpus.append(Gpu(name=name, memory_mib=mib, uuid=uuid, index=len(gpus), power_limit_w=watts, **modes))
     return tuple(gpus), driver
+
+
+def parse_nvlinks(text: str) -> dict[str, int]:
+    """Return the number of active NVLinks by the GPU's UUID, from ``nvidia-smi nvlink -s``: a line with a speed for each."""
+    found: dict[str, int] = {}
+    for gpu in re.split(r"^(?=GPU \d+:)", text, flags=re.MULTILINE):
+        if uuid := re.search(r"UUID: (GPU-[\w-]+)", gpu):
+            found[uuid[1]] = len(re.findall(r"^\s*Link \d+: [\d.]+ GB/s", gpu, re.MULTILINE))
+    return found
 
 
 def parse_cuda(text: str) -> str | None:
@@ -61,6 +80,15 @@ def parse_cpu_model(text: str) -> str:
     if found is None:
         return platform.machine()
     return found[1].strip() if found.lastindex == 1 else f"{platform.machine()} part {found[2].strip()}"
+
+
+def node_model(paths: Sequence[str] = NODE_MODEL) -> str | None:
+    """Return the machine's product name from the first of these files that has one."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if name := Path(path).read_text(errors="replace").strip("\0 \n"):
+                return name
+    return None
 
 
 def interfaces() -> tuple[Interface, ...]:
@@ -102,6 +130,9 @@ def probe() -> Hardware:
             ) from None
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             topology = _output(["nvidia-smi", "topo", "-m"])
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            nvlinks = parse_nvlinks(_output(["nvidia-smi", "nvlink", "-s"]))
+            every = tuple(gpu.model_copy(update={"nvlinks": nvlinks.get(gpu.uuid or "")}) for gpu in every)
     gpus = visible_gpus.choose(every, os.environ, socket.gethostname())
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     return Hardware(
@@ -109,6 +140,8 @@ def probe() -> Hardware:
         host=socket.gethostname(),
         cpu_model=parse_cpu_model(Path("/proc/cpuinfo").read_text()),
         cpu_count=len(os.sched_getaffinity(0)),
+        cpus_online=os.cpu_count(),
+        node_model=node_model(),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 2),
         shm_gib=round(shutil.disk_usage("/dev/shm").total / 2**30, 2) if Path("/dev/shm").exists() else 0.0,
         architecture=platform.machine(),

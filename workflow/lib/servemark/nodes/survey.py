@@ -43,6 +43,8 @@ class Spec(Strict):
     python: str = ""
     modules: tuple[str, ...] = ()
     interface: str | None = None
+    # Devices in use on each node.
+    devices: int = 1
     # Number of free ports to find.
     ports: int = 1
     known_as: dict[str, str] = {}
@@ -140,7 +142,7 @@ def look(spec: Spec) -> Node:
         cpu_count=found.cpu_count,
         memory_gib=found.memory_gib,
         shm_gib=found.shm_gib,
-        kind=hardware_part(found),
+        kind=hardware_part(found, spec.devices),
         # Free on every address, because the router's counters listen on loopback.
         ports=tuple(network.find_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,

@@ -107,8 +107,12 @@ def _gpus(found: Hardware, share: Share, part: NodePart) -> tuple[tuple[Gpu, ...
         )
     one = found.gpus[0]
     source = f"Gres={part.node['Gres']} of this node in Slurm" if share.exclusive else "gpus_per_node of the cluster file"
-    more = Gpu(name=one.name, memory_mib=one.memory_mib)
-    gpus = (*found.gpus[:number], *[more] * (number - len(found.gpus)))
+    # The topology shows GPUs that only CUDA_VISIBLE_DEVICES hides.
+    seen = {gpu.index for gpu in found.gpus}
+    free = [index for index in range(len(found.gpus) + found.hidden_gpus) if index not in seen]
+    missing = range(number - len(found.gpus))
+    places = free[: len(missing)] if len(free) >= len(missing) else [None for _ in missing]
+    gpus = (*found.gpus[:number], *(one.model_copy(update={"uuid": None, "index": place}) for place in places))
     return gpus, {"gpus": f"{number}, from {source}; the probe's job had {len(found.gpus)} and took the kind from them"}
 
 

@@ -9,7 +9,7 @@ from servemark.config.reserved import SERVE_OPTIONS, refusal
 from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
-from servemark.measurement import key
+from servemark.measurement import contents, key
 from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
@@ -26,6 +26,7 @@ class DeploymentSpec(Strict):
         cluster: None for this machine.
         inherited: inherited environment variables that reach the server and may change results (``variables/passed_on.py``), except the
             variables of ``cluster`` and ``deployment``. The ledger key makes no difference between them.
+        contents: path in options or variables -> sha256 of its content.
     """
 
     deployment: Deployment
@@ -33,6 +34,7 @@ class DeploymentSpec(Strict):
     trust_remote_code: bool = False
     cluster: Site | None = None
     inherited: dict[str, str] = {}
+    contents: dict[str, str] = {}
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
@@ -78,8 +80,8 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         model_digest=manifest.digest,
         environment_digest=check.digest,
         topology=topology,
-        options=options,
-        variables=inherited | variables,
+        options=contents.by_content(options, spec.contents),
+        variables=contents.by_content(inherited | variables, spec.contents),
         hardware=hardware,
         modules=modules,
         interface=cluster.interface if cluster else None,
@@ -102,6 +104,8 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         estimate=estimate,
         warnings=(*kernels, *advise(demand).values(), *check.warnings),
         points=planned,
+        contents=spec.contents,
+        key_format=key.FORMAT,
         key_parts=share,
     )
 

@@ -13,6 +13,11 @@ class Gpu(Strict):
     name: str
     memory_mib: int
     uuid: str | None = None
+    index: int | None = Field(default=None, description="place in nvidia-smi's list; null: not seen by the probe, or not recorded")
+    power_limit_w: float | None = Field(default=None, description="watts; null: not reported, or not recorded")
+    ecc: bool | None = Field(default=None, description="whether memory errors are corrected; null: not reported, or not recorded")
+    nvlinks: int | None = Field(default=None, description="active NVLinks; null: not reported, or not recorded")
+    mig: bool | None = Field(default=None, description="whether the GPU is in MIG mode; null: not reported, or not recorded")
 
 
 class Interface(Strict):
@@ -30,6 +35,8 @@ class Hardware(Record):
     host: str
     cpu_model: str
     cpu_count: int = Field(description="logical CPUs that the probe may use")
+    cpus_online: int | None = Field(default=None, description="logical CPUs of the machine; null: not recorded")
+    node_model: str | None = Field(default=None, description="product name of the machine (DMI, or the device tree); null: none")
     memory_gib: float
     shm_gib: float = Field(description="size of /dev/shm")
     architecture: str
@@ -60,12 +67,13 @@ class Environment(Record):
     KIND = "environment"
     name: str
     origin: Literal["lock", "prefix"]
-    digest: str = Field(description="sha256 of all that was installed; the environment's identity in the ledger")
+    digest: str = Field(description="sha256 of the installed files and the interpreter's version; the environment's identity in the ledger")
     prefix: str
     python: str = Field(description="path of the interpreter")
     lock: str | None = None
     packages: int
-    installed: str | None = Field(default=None, description="sha256 of the distributions, if servemark built the environment")
+    files: int | None = Field(default=None, description="installed files that the digest covers; null: made before servemark hashed them")
+    installed: str | None = Field(default=None, description="digest after the build; another `digest`: files were changed or added later")
     bytecode: str | None = Field(default=None, description="folder of Python's compiled modules; null: next to their sources")
     seconds: float = Field(description="time of the build; 0 for an existing environment")
     size_mib: float
@@ -120,7 +128,7 @@ class Manifest(Record):
     name: str
     source: str
     path: str = Field(description="directory with the files")
-    digest: str = Field(description="sha256 of the sorted (path, size, sha256) lines; the model's identity in the ledger")
+    digest: str = Field(description="sha256 of (path, size, sha256) of the files that servers may read; the model's identity in the ledger")
     files: tuple[ModelFile, ...]
     bytes: int
     config: dict[str, Any] = Field(description="the model's config.json")

@@ -38,6 +38,7 @@ class Measurement(Record):
     deployment: str
     load: LoadPoint
     key: str
+    key_format: int = Field(default=2, description="form of the ledger key")
     key_parts: dict[str, Any]
     verdict: Literal["VALID", "SUSPECT", "INVALID"]
     reasons: tuple[Reason, ...] = ()

@@ -51,6 +51,8 @@ class Plan(Record):
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()
     points: tuple[PlannedPoint, ...]
+    contents: dict[str, str] = Field(default={}, description="path in options or variables -> sha256 of its content, which is in the key")
+    key_format: int = Field(default=2, description="form of the ledger keys")
     key_parts: dict[str, Any] = Field(description="the deployment's part of every point's ledger key")
 
     @property

@@ -14,7 +14,10 @@ import snakemake_executor_plugin_slurm_guarded as plugin
 PACKAGE = "servemark"
 
 # Running, watching and ending a stage, and its progress.
-_SURROUNDINGS = "run progress errors files processes supervisor deployment.context variables.passed_on"
+_SURROUNDINGS = (
+    "run progress errors files.cache_lock files.folder_name files.home files.private files.storage processes supervisor "
+    "deployment.context variables.passed_on"
+)
 # A stage gets its result as parameters and config.json, which Snakemake compares.
 _CONFIGURATION = "config"
 # Starting and watching a deployment: new code does not change what its records report.

@@ -1,19 +1,22 @@
-"""Restore what was deleted from ledger and cache: Snakemake only checks the records."""
+"""Restore what was deleted from ledger and cache, and find changed environments: Snakemake only checks the records."""
 
 import contextlib
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 from servemark.config.model import Config
-from servemark.environments.build import MARKER
-from servemark.errors import WeightsRefused
+from servemark.environments.build import MARKER, is_changed
+from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
+from servemark.progress import Progress
 from servemark.records import Environment, Manifest, Measurement, Plan
 from servemark.weights.manifest import verify
 
 
 def make_good(run_folder: Path, config: Config) -> list[str]:
-    """Store missing measurements again from their records, and delete records of models and environments that the cache does not have.
+    """Store missing measurements again from their records, and delete records of models and environments that are gone or changed.
 
     Call it in the main process of a run that executes jobs, before Snakemake checks any file. Skip broken records: the stage that needs one
     rejects it. Return messages for the user.
@@ -36,7 +39,30 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
             Path(environment.prefix, MARKER).unlink(missing_ok=True)
             path.unlink()
             messages.append(f"The environment {name} does not exist in {environment.prefix}. servemark builds it again.")
+        elif environment and _has_changed(environment, config):
+            path.unlink()
+            messages.append(
+                f"Installed files of the environment {name} in {environment.prefix} have changed. servemark measures again what ran on it."
+            )
     return messages
+
+
+class _Printed(Progress):
+    """Progress of the main process, before Snakemake starts."""
+
+    def say(self, text: str, **more: Any) -> None:
+        super().say(text, **more)
+        print(f"servemark: {text}", file=sys.stderr)
+
+
+def _has_changed(environment: Environment, config: Config) -> bool:
+    # An earlier servemark described it without its files; build_environment describes it again.
+    if environment.files is None:
+        return False
+    # If its interpreter does not run on this machine, start_cluster compares the files on the node.
+    with contextlib.suppress(EnvironmentRefused):
+        return is_changed(environment, config.cache, _Printed(None, "build_environment"))
+    return False
 
 
 def _restored(deployment: Path, ledger: Ledger) -> int:

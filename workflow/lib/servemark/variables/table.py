@@ -9,6 +9,7 @@ server     a server gets the value from the environment in which snakemake was s
 key        the ledger key holds the value if the cluster file or the deployment sets it
 inherited  the ledger key also holds the value if the server gets it from that environment
 refused    the configuration may not set it
+content    if the value names a file or folder, the ledger key holds its content (``measurement/contents.py``); else the text
 =========  ==========================================================================================================
 
 A name that suggests a secret (``secret_names`` of the Slurm executor) is refused in the configuration, and is neither in the ledger key nor
@@ -38,6 +39,7 @@ class Row:
     inherited: bool
     refused: str | None = None
     unless: str | None = None
+    content: bool = True
 
 
 _ADDRESSES = (
@@ -78,12 +80,14 @@ TABLE: tuple[Row, ...] = (
     # Credentials: vLLM copies HF_* to every Ray worker.
     Row(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "SERVEMARK_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS", "RAY_AUTH_TOKEN",
          "RAY_AUTH_TOKEN_PATH"), server=False, key=False, inherited=False),
+    # Whole systems of libraries and tools, GiB each, and often other ones on the login node. Kernel, driver and C library are in the key.
+    Row(("LD_LIBRARY_PATH",), server=True, key=True, inherited=True, content=False),
+    Row(("CUDA_HOME",), server=True, key=True, inherited=False, content=False),
     # Paths, and names like paths, that select the NCCL, the kernels or the rings in use.
-    Row(("LD_LIBRARY_PATH", "LD_PRELOAD", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH"),
-        server=True, key=True, inherited=True),
+    Row(("LD_PRELOAD", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH", "LMCACHE_CONFIG_FILE",
+         "TRITON_PTXAS_PATH"), server=True, key=True, inherited=True),
     Row(("VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH", "VLLM_CUDA_COMPATIBILITY_PATH", "VLLM_RUST_FRONTEND_PATH",
          "VLLM_MODEL_REDIRECT_PATH", "VLLM_TUNED_CONFIG_FOLDER"), server=False, key=True, inherited=False),
-    Row(("CUDA_HOME",), server=True, key=True, inherited=False),
     # Folders, addresses, a job's identity, secrets.
     Row(_ADDRESSES, server=True, key=False, inherited=False),
     # Kernels of another GPU; checks of every collective (DETAIL); assertions compiled into kernels.
@@ -94,7 +98,7 @@ TABLE: tuple[Row, ...] = (
     Row(("*_DEBUG", "NCCL_DEBUG_*", "*_LOG*", "*_VERBOSE*", "*_VERBOSITY*", "*_PRINT_*", "*_DISPLAY_*", "*_STACKTRACES", "*_VERSION",
          "NCCL_RAS_*", "RAY_USAGE_STATS_*", "KMP_SETTINGS", "KMP_WARNINGS", "CUDA_CACHE_*", "*_DIRECTORY", "*_DIRS", "*_BASE", "*_BIN",
          "*_LIB", "*_INC", "*_INCLUDE", "NCCL_COMM_ID", "TORCH_TRACE", "*_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
-        server=True, key=True, inherited=False),
+        server=True, key=True, inherited=False, content=False),
     Row(tuple(f"{family}*" for family in _FAMILIES), server=True, key=True, inherited=True),
     # Names without a family. Of ``NVIDIA_*`` only this one; the others are the container runtime's.
     Row(("GLIBC_TUNABLES", "GPU_MAX_HW_QUEUES", "LD_AUDIT", "LD_BIND_NOW", "NVIDIA_TF32_OVERRIDE", "PYTHONASYNCIODEBUG", "PYTHONDEVMODE",

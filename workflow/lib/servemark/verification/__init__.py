@@ -1,12 +1,13 @@
 """Check an archive: its files against its manifest, its results against its per-request results.
 
 The check works offline and needs only the archive. It proves that no file was lost or changed after sealing, that the crate lists these
-files, and that records, table and report data state what the per-request results give. It does not prove who sealed the archive: compare
-its identity, the sha256 of its manifest, with the one from the sender.
+files, that records, table and report data state what the per-request results give, and that no fact stands in two places with two values.
+It does not prove who sealed the archive: check its signature (``archive.signature``), or compare its identity, the sha256 of its manifest,
+with the one from the sender.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servemark import __version__
+from servemark.archive import signature
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
@@ -25,10 +27,12 @@ from servemark.measurement.verdict import ServerFacts
 from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.gather import RunRecords
-from servemark.verification import sealed, stated
+from servemark.verification import experiment, identity, ran, sealed, stated
+from servemark.verification.facts import Finding, NotChecked
+from servemark.verification.ran import Span
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.stated import Difference, compare_rows, lines
-from servemark.verification.unpack import unpacked
+from servemark.verification.unpack import require_file, unpacked
 
 _RECORD = "record"
 _Codes = tuple[str, frozenset[tuple[str, str]]]
@@ -46,7 +50,9 @@ class Verification:
     Attributes:
         identity: sha256 of the archive's manifest.
         wrong: the problems found, one sentence each.
-        not_checked: what an older archive lacks or states in another form.
+        not_checked: what an older archive lacks or states in another form, and what ran in another run.
+        thresholds: the thresholds of the verdicts that are not the defaults.
+        signer: who signed the archive; empty if no key was given, or the signature does not hold.
     """
 
     run: str
@@ -57,38 +63,54 @@ class Verification:
     figures: int
     wrong: tuple[str, ...]
     not_checked: tuple[str, ...]
+    thresholds: tuple[str, ...]
+    signer: str = ""
 
     def summary(self) -> str:
-        """Return what was checked in two lines, and for an older archive what was not checked in a third."""
+        """Return what was checked in two lines, then one line each for thresholds other than the defaults, and for what was not checked."""
         text = (
             f"  files    {self.files} compared with {MANIFEST}; its sha256 is the archive's identity: {self.identity}\n"
             f"  results  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
             f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
-        if self.not_checked:
+        if self.signer:
+            text += f"\n  signed   by {self.signer}"
+        if self.thresholds:
+            text += f"\n  verdicts by thresholds that are not the defaults: {', '.join(self.thresholds)}"
+        if self.sealed_by.older:
             text += (
                 f"\n  sealed   by servemark {formatting.printable(self.sealed_by.servemark)} in archive format {self.sealed_by.format}; "
-                f"this is servemark {__version__}, format {FORMAT}. Not checked: {', '.join(self.not_checked)}"
+                f"this is servemark {__version__}, format {FORMAT}"
             )
+        if self.not_checked:
+            text += f"\n  not checked: {', '.join(self.not_checked)}"
         return text
 
 
-def verify(path: Path) -> Verification:
-    """Check an archive's files against its manifest, and its results against its per-request results.
+def verify(path: Path, keys: Path | None = None) -> Verification:
+    """Check an archive's files against its manifest, its results against its per-request results, and its facts against one another.
+
+    Args:
+        keys: a public key or a file of allowed signers; the archive must have a signature of one of them.
 
     Raises:
         NoSuchFile: ``path`` is not a regular file.
+        CannotSign: ``keys`` or ssh-keygen cannot be used.
         Unsafe: the file is not an archive, is damaged, or is unsafe to unpack. Nothing was checked.
     """
+    require_file(path)
+    signed = signature.check(path, keys) if keys else signature.Signature()
     with unpacked(path) as archive:
         sealed_by, wrong = sealed.check_crate(archive)
-        wrong = [*sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
+        wrong = [*filter(None, [signed.wrong]), *sealed.check_digest(path), *sealed.check_manifest(archive), *wrong]
         found = gather.read(archive.folder)
         wrong += [error.what.replace(f"{archive.folder}/", "") for error in found.wrong]
         rows: list[dict[str, Any]] = []
         results: list[Difference | str] = []
+        unheld: list[str] = []
+        spans: dict[tuple[str, str], Span] = {}
         try:
-            for result in _compared(found, sealed_by, rows):
+            for result in _compared(found, sealed_by, rows, spans):
                 results.append(result)
         except ServemarkError as error:
             results.append(error.what)
@@ -96,6 +118,9 @@ def verify(path: Path) -> Verification:
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             results.append(f"Some results cannot be recomputed: {type(error).__name__}: {str(error)[:200]}")
         wrong += [item for item in results if isinstance(item, str)]
+        for finding in _contradictions(found, sealed_by, spans):
+            wrong += [finding] if isinstance(finding, str) else []
+            unheld += [finding.text] if isinstance(finding, NotChecked) else []
         wrong += [f"{name}: planned, but the archive contains no record of it." for name in found.missing]
         # An older archive may state less than this version does, but nothing else.
         differ = [item for item in results if isinstance(item, Difference)]
@@ -109,7 +134,9 @@ def verify(path: Path) -> Verification:
             measurements=len(rows),
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
             wrong=_printable(*wrong),
-            not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older),
+            not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older, *unheld),
+            signer=formatting.printable(signed.signer),
+            thresholds=_printable(*experiment.loosened(found.config)),
         )
 
 
@@ -118,10 +145,19 @@ def _printable(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formatting.printable(" ".join(text.split())) for text in texts))
 
 
-def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]) -> Iterator[Difference | str]:
-    """Yield the problems of records, table and report; fill ``rows`` with the recomputed table."""
+def _contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[str, str], Span]) -> Iterator[Finding]:
+    """Yield every fact that two places of the archive state in different ways."""
+    yield from identity.check(found, older=sealed_by.older)
+    yield from experiment.check(found, older=sealed_by.older)
+    yield from ran.check(found, spans, older=sealed_by.older)
+
+
+def _compared(
+    found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]], spans: dict[tuple[str, str], Span]
+) -> Iterator[Difference | str]:
+    """Yield the problems of records, table and report; fill ``rows`` with the recomputed table, and ``spans``."""
     recomputed: list[Measurement] = []
-    yield from _recomputed(found, recomputed)
+    yield from _recomputed(found, recomputed, spans)
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
@@ -131,7 +167,7 @@ def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]
         yield from stated.compare_page(found, recomputed)
 
 
-def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Difference]:
+def _recomputed(found: RunRecords, into: list[Measurement], spans: dict[tuple[str, str], Span]) -> Iterator[Difference]:
     """Judge every measurement again from its per-request results; yield each verdict that differs from the record's.
 
     Where a verdict differs, the measurement keeps the recorded one, so that its results can still be compared.
@@ -144,22 +180,30 @@ def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Differen
     except ValidationError as error:
         raise ServemarkError(f"The thresholds (verdict) in config.json cannot be read: {error}") from None
     for record, (point, raw) in zip(found.measurements, found.points, strict=True):
-        measurement, codes, words = _judged(record, point, raw, thresholds)
+        results = _raw(raw) if record.raw is not None else None
+        if isinstance(results, RawResult) and results.requests:
+            requests = results.requests
+            spans[record.deployment, record.load.name] = (
+                min(one.start for one in requests),
+                max(one.start + one.latency for one in requests),
+            )
+        measurement, codes, words = _judged(record, point, raw, results, thresholds)
         if codes != _codes(record):
             yield Difference((f"{record.deployment} {record.load.name}", "verdict"), _RECORD, _words(record), words)
         into.append(measurement)
 
 
-def _judged(record: Measurement, point: PlannedPoint, path: Path, thresholds: Verdict) -> tuple[Measurement, _Codes, str]:
-    """Return the recomputed measurement, and the recomputed verdict as codes and in words."""
+def _judged(
+    record: Measurement, point: PlannedPoint, path: Path, raw: RawResult | RawError | None, thresholds: Verdict
+) -> tuple[Measurement, _Codes, str]:
+    """Return the recomputed measurement, and the recomputed verdict as codes and in words; ``raw``: None for a point without results."""
     # Facts that per-request results do not contain stay as recorded.
     base = record.model_copy(update={"load": point.load, "key": point.key, "raw": None, "raw_sha256": None})
-    if record.raw is None:
+    if raw is None:
         # An earlier stage failed, so the point was not measured.
         failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
         codes = _codes(record) if record.verdict == "INVALID" else ("INVALID", frozenset())
         return verdict.not_measured(base, failure), codes, "INVALID: no per-request results"
-    raw = _raw(path)
     judgement = verdict.judge(raw, point.load, thresholds, ServerFacts.of(record))
     base = base.model_copy(update={"raw": path.name, "raw_sha256": file_sha256(path) if path.is_file() else None})
     kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)

@@ -198,6 +198,15 @@ class _Content:
             raise _Refused("too_large", f"unpacks to more than {MAX_RATIO} times its size, which no archive of results does")
 
 
+def require_file(path: Path) -> None:
+    """Raise NoSuchFile unless ``path`` is a regular file."""
+    if not os.path.isfile(path):
+        kind = "is a folder" if os.path.isdir(path) else "is a pipe or a device" if os.path.lexists(path) else "does not exist"
+        raise NoSuchFile(
+            f"{path} {kind}.", do="Pass an archive, such as results/RUN/archive/RUN.tar.zst. `servemark show` also takes results/RUN."
+        )
+
+
 @contextmanager
 def unpacked(path: Path) -> Iterator[Unpacked]:
     """Yield the archive's files in a private temporary folder, which is deleted afterwards.
@@ -207,11 +216,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
         Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
             ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no space, or a name is too long).
     """
-    if not os.path.isfile(path):
-        kind = "is a folder" if os.path.isdir(path) else "is a pipe or a device" if os.path.lexists(path) else "does not exist"
-        raise NoSuchFile(
-            f"{path} {kind}.", do="Pass an archive, such as results/RUN/archive/RUN.tar.zst. `servemark show` also takes results/RUN."
-        )
+    require_file(path)
     with tempfile.TemporaryDirectory(prefix="servemark-archive-") as temporary:
         archive = Unpacked(Path(temporary) / "archive")
         archive.folder.mkdir()

@@ -1,5 +1,7 @@
 """A copy of a model on a node's own disk, compared with the manifest while it is written.
 
+It has the files that servers may read: those of the digest that names it.
+
     FOLDER/DIGEST/      the model: appears when every file has the size and sha256 of the manifest
     FOLDER/.DIGEST/     the draft during the copy
 
@@ -21,7 +23,7 @@ from filelock import FileLock
 from servemark.errors import WeightsRefused
 from servemark.files import storage
 from servemark.records import Manifest, ModelFile
-from servemark.weights.manifest import verify
+from servemark.weights.manifest import is_read, verify
 
 AT_ONCE = 4
 """Files copied at the same time. One stream of a parallel file system is slower than the node's disk."""
@@ -45,6 +47,8 @@ def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> floa
         WeightsRefused: no space is left, or a file differs from the manifest.
     """
     begin = time.monotonic()
+    files = tuple(file for file in model.files if is_read(file.path))
+    model = model.model_copy(update={"files": files, "bytes": sum(file.size for file in files)})
     target = place(private(folder), model.digest)
     draft = target.with_name(f".{target.name}")
     with FileLock(f"{draft}.lock"):

@@ -1,6 +1,7 @@
 """The manifest of a model directory: every file with its sha256, config.json, and the numbers of the safetensors headers."""
 
 import errno
+import fnmatch
 import hashlib
 import json
 import math
@@ -17,6 +18,10 @@ from servemark.weights.architecture import Architecture
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "tekken.json", "vocab.json", "tiktoken.model")
 INDEX = "model.safetensors.index.json"
+NEVER_READ = (
+    "readme*", "license*", "licence*", "notice*", "use_policy*", "*.md", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp",
+)  # fmt: skip
+"""Files that neither vLLM nor transformers opens: patterns as of fnmatch(3), lower case. The model's own code may read any other file."""
 MAX_FILES = 10_000
 """Limit of files and folders of a model. The largest checkpoints have some 200 shards."""
 HEADER_LIMIT = 100_000_000
@@ -107,9 +112,15 @@ def _weights(directory: Path, names: Collection[str]) -> list[str]:
     return found
 
 
+def is_read(path: str) -> bool:
+    """Return whether a server may read a file of a model, so that it is a part of the model's identity."""
+    name = path.rpartition("/")[2].lower()
+    return not any(fnmatch.fnmatchcase(name, pattern) for pattern in NEVER_READ)
+
+
 def digest(files: tuple[ModelFile, ...]) -> str:
-    """Return the sha256 of the sorted lines ``path size sha256``."""
-    lines = sorted(f"{file.path} {file.size} {file.sha256}\n" for file in files)
+    """Return the model's identity: the sha256 of the sorted lines ``path size sha256`` of the files that servers may read."""
+    lines = sorted(f"{file.path} {file.size} {file.sha256}\n" for file in files if is_read(file.path))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -122,7 +133,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def verify(manifest: Manifest, quick: bool = False) -> None:
-    """Compare the manifest's directory with the manifest, without modification times.
+    """Compare the files that servers may read with the manifest, without modification times.
 
     Args:
         quick: compare names, sizes and the safetensors headers; do not hash.
@@ -132,8 +143,8 @@ def verify(manifest: Manifest, quick: bool = False) -> None:
     """
     directory = Path(manifest.path)
     found = _files(directory, manifest.load_format == "dummy") if os.path.isdir(directory) else {}
-    problems = [f"extra: {path}" for path in sorted(found.keys() - {file.path for file in manifest.files})]
-    for file in manifest.files:
+    problems = [f"extra: {path}" for path in sorted(found.keys() - {file.path for file in manifest.files}) if is_read(path)]
+    for file in filter(lambda file: is_read(file.path), manifest.files):
         path, size = file.path, found.get(file.path)
         if size is None:
             problems.append(f"missing: {path}")
