@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import shutil
@@ -49,11 +50,13 @@ FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
 
 
 def raw_result(concurrency: int, repetition: int, slow: float = 1.0) -> dict[str, Any]:
-    """Return a result file of the client (--save-detailed): requests in waves of ``concurrency``, all latencies different."""
+    """Return a result file of the client (--save-detailed): ``concurrency`` requests in flight, all latencies different."""
     ttfts = [slow * (0.02 + 0.001 * concurrency + 0.0007 * number + 0.0001 * repetition) for number in range(REQUESTS)]
     itls = [[slow * (0.05 + 0.001 * gap + 0.0003 * number) for gap in range(OUTPUT - 1)] for number in range(REQUESTS)]
     latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    starts = [100 + (number // concurrency) * slow * 0.3 for number in range(REQUESTS)]
+    free, starts = [100.0] * concurrency, []
+    for latency in latencies:
+        starts.append(heapq.heapreplace(free, free[0] + latency + 1e-4))
     duration = max(start + latency for start, latency in zip(starts, latencies, strict=True)) - starts[0] + 0.01
     gaps = [gap for one in itls for gap in one]
     return {
