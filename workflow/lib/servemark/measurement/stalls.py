@@ -1,17 +1,17 @@
 """Whether streams stood still during a load: waits for the next token that neither steps nor prompts explain.
 
 :mod:`servemark.measurement.silence` compares a silence of all streams with the other waits of the same load, so it misses a few long ones
-that look alike, and streams of only one engine. This check compares each wait with the work of the server. Between two chunks a stream waits for
-the steps of one chunk, and for the prompts that the server reads in the same steps. Their work is the larger of two numbers:
+that look alike, and streams of only one engine. This check compares each wait with the work of the server. Between two chunks a stream
+waits for the steps of one chunk, and for the prompts that the server reads in the same steps. Their work is the larger of two numbers:
 
 * prompts that got their first token meanwhile, each with the median time of a prompt
 * prompts that were read at the same time on average, each with the 95th percentile of the time of a prompt, for prompts of several lengths
 
-The time of a prompt is ``TTFT / (requests that wait for their first token meanwhile)``, by Little's law. A wait is a stall if it is more than
-``silence.FACTOR`` times as long as the mean wait and these prompts together.
+The time of a prompt is ``TTFT / (requests that wait for their first token meanwhile)``, by Little's law. A wait is a stall if it is
+more than ``silence.FACTOR`` times as long as the mean wait and these prompts together.
 
-Seen: with 512 streams on two and on four H200, waits of up to 4.6 s while hundreds of prompts were read were up to 1.0 and 2.8 times as long.
-On CPU no wait took 2 s. Kernels that were compiled during a point stopped all streams for 20 of 104 s.
+Seen: with 512 streams on two and on four H200, waits of up to 4.6 s while hundreds of prompts were read were up to 1.0 and 2.8
+times as long. On CPU no wait took 2 s. Kernels that were compiled during a point stopped all streams for 20 of 104 s.
 """
 
 from __future__ import annotations
