@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import shutil
@@ -58,11 +59,13 @@ FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
 
 
 def raw_result(concurrency: int, repetition: int, slow: float = 1.0, begin: float = 100.0) -> dict[str, Any]:
-    """Return the client's result file (--save-detailed): ``concurrency`` requests at a time from ``begin`` on, no two latencies alike."""
+    """Return the client's result file (--save-detailed): ``concurrency`` requests in flight from ``begin`` on, no two latencies alike."""
     ttfts = [slow * (0.02 + 0.001 * concurrency + 0.0007 * number + 0.0001 * repetition) for number in range(REQUESTS)]
     itls = [[slow * (0.05 + 0.001 * gap + 0.0003 * number) for gap in range(OUTPUT - 1)] for number in range(REQUESTS)]
     latencies = [ttft + sum(gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    starts = [begin + (number // concurrency) * slow * 0.3 for number in range(REQUESTS)]
+    free, starts = [begin] * concurrency, []
+    for latency in latencies:
+        starts.append(heapq.heapreplace(free, free[0] + latency + 1e-4))
     duration = max(start + latency for start, latency in zip(starts, latencies, strict=True)) - starts[0] + 0.01
     gaps = [gap for one in itls for gap in one]
     return {

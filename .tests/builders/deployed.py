@@ -146,7 +146,7 @@ class Deployment:
         default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
     )
     # Points are short and the machine may be busy; these tests do not judge the effects.
-    verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=0.0, max_burst_fraction=1.0))
+    verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=1.0, max_burst_fraction=0.9))
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from builders.loads import load
 from servemark.measurement.raw import Client, RawResult, Request
-from servemark.measurement.thresholds import Verdict
+from servemark.measurement.thresholds import stored
 from servemark.measurement.verdict import ServerFacts
 
 
 def thresholds(**changes):
-    return Verdict(**{"min_requests_per_slot": 2.0, "input_tokens_tolerance": 0.01, **changes})
+    """Return thresholds, also ones that the configuration refuses."""
+    return stored({"min_requests_per_slot": 2.0, "input_tokens_tolerance": 0.01, **changes})
 
 
 FINE = ServerFacts(same_process=True, client_exit_code=0)
@@ -21,15 +22,31 @@ def point(**changes):
     return load(**{"name": "chat-c2-r1", "concurrency": 2, "input_tokens": 10, "output_tokens": 3, **changes})
 
 
+EACH_S, EVERY_S = 2.498, 2.5
+
+
 def request(number=0, **changes):
+    """Return a request of three tokens, each in its own chunk. Two slots: 0 and 1 start at 100 s, the next two when these have ended.
+
+    Four requests take 5 s.
+
+    No two have the same gaps. Without ``itls`` the gaps fill the latency; without ``latency`` it ends with the last chunk.
+    """
+    ttft = changes.get("ttft", 0.2)
+    count = changes.get("output_tokens", 3) - 1
+    gaps = [(changes.get("latency", EACH_S) - ttft) / count] * count if count > 0 else []
+    if count > 1:
+        own = 1e-9 * (number + 1)
+        gaps = [gaps[0] + own, *gaps[1:-1], gaps[-1] - own]
+    itls = changes.get("itls", tuple(gaps))
     good = Request(
         ok=True,
         input_tokens=10,
         output_tokens=3,
-        ttft=0.2,
-        itls=(0.1, 0.1),
-        latency=0.4,
-        start=100.0 + number,
+        ttft=ttft,
+        itls=itls,
+        latency=ttft + sum(itls),
+        start=100.0 + number // 2 * EVERY_S,
         error="",
     )
     return replace(good, **changes)
@@ -60,10 +77,23 @@ def raw_of(requests, duration=5.0, **changes):
     return replace(raw, **changes)
 
 
+CORES = 0.1
+
+
+def samples(begin, seconds, cores=lambda _: CORES):
+    """Return the CPU time of a client process, once a second; ``cores``: those that it uses in each second."""
+    found, used = [], 5.0
+    for second in range(int(seconds) + 1):
+        found.append((begin + second, used))
+        used += cores(second)
+    return tuple(found)
+
+
 def codes(judgement, severity=None):
     return {r.code for r in judgement.reasons if severity in (None, r.severity)}
 
 
 def as_client(raw, **changes) -> Client:
+    """Return a result as that of one process, whose CPU time is known."""
     said = {name: value for name, value in vars(raw).items() if name != "clients"}
-    return Client(**(said | changes))
+    return Client(**(said | {"cpu": samples(min((one.start for one in raw.requests), default=0.0), raw.duration_s)} | changes))

@@ -26,7 +26,7 @@ def test_real_vllm_compiles_and_uses_ray_in_odd_folder(fresh: Checkout, tmp_path
     compiled = TINY | {"options": TINY["options"] | {"enforce-eager": False}}
     ray = TINY | {"topology": {"tensor_parallel": 2, "executor": "ray"}}
     fresh.config = config | {"cache": "results/cache", "deployments": {"a": compiled, "b": ray}}
-    fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0}
+    fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0}
     fresh.config["timeouts"]["start"] = 400.0
     monkeypatch.setattr(harness, "SNAKEMAKE", odd_folder.own_environment(fresh.path))
     done = fresh.run(LC_ALL="C", PYTHONPATH="", seconds=800)

@@ -82,7 +82,7 @@ def export(**variables: str) -> Callable[[Checkout], None]:
 
 
 def tighten(checkout: Checkout) -> None:
-    checkout.config["verdict"]["max_burst_fraction"] = 0.99
+    checkout.config["verdict"]["max_burst_fraction"] = 0.8
 
 
 FORETOLD = {

@@ -33,7 +33,7 @@ def test_killed_real_vllm_leaves_nothing_after_a_rerun(fresh: Checkout, tmp_path
     before, temporary = abandoned(), tmp_path / "temporary"
     temporary.mkdir()
     fresh.config = real(fresh, {"a": TINY, "b": TINY | {"topology": {"tensor_parallel": 2, "executor": "mp"}}}, requests=20)
-    fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0}
+    fresh.config["verdict"] = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0}
     running = fresh.start(TMPDIR=str(temporary))
     # Both ranks have mapped their shared memory when the server is ready.
     fresh.wait_for_progress("ready after", subject="b", seconds=400)

@@ -106,7 +106,7 @@ def prepared(site: Sandbox, disk: Path, real_environment: None) -> RealCheckout:
         "deployments": {"ray": tiny(nodes=2, tensor_parallel=2, executor="ray")},
         "workloads": {"chat": {"dataset": "random", "input_tokens": 64, "output_tokens": 16, "requests": 16, "concurrency": 4}},
         "cache": str(CACHE),
-        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 0.0},
+        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 1.0},
         # On a busy machine of two cores, a rank takes a minute to import vLLM.
         "timeouts": {
             "cluster": 180.0,

@@ -51,6 +51,9 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     assert (Path(first.attempt).name, first.client_exit_code, first.client_node) == ("001", 0, node.name)
     # The client's warm-up is counted too.
     assert first.replica_requests == {"r0": 5}
+    (engine,) = first.counters.engines
+    assert (engine.replica, engine.engine, engine.finished, engine.preemptions) == ("r0", "0", 5, 0)
+    assert engine.generated > first.total_output_tokens and first.thresholds == plain.verdict.model_dump()
     assert file_sha256(plain.raw(1)) == first.raw_sha256 and first.raw == plain.raw(1).name
     assert [path.name for path in plain.raw(1).parent.iterdir()] == [first.raw], "no draft is left"
     assert plain.measure(2).verdict == "VALID"

@@ -13,7 +13,7 @@ from builders.standin_router import put_router
 from builders.standin_running import free_port
 from servemark.deployment import attempts
 from servemark.measurement.raw import read_raw
-from servemark.measurement.thresholds import Verdict
+from servemark.measurement.thresholds import stored
 from servemark.records import Topology
 
 
@@ -89,9 +89,9 @@ def test_load_past_router_goes_to_server_with_engines(pair):
 
 
 def test_three_client_processes_share_load_over_two_replicas(pair):
-    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 0.0, "max_burst_fraction": 1.0}
+    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 1.0, "max_client_cpu": 1.0}
     plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
-    plain.verdict = Verdict(**limits, max_client_cpu=1.0, min_client_overlap=0.0)
+    plain.verdict = stored({**limits, "min_client_overlap": 0.0})
     second = planned_point(2, plain.plan.key_parts, concurrency=3, requests=6, warmups=1, ask="replica")
     plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
     ready = plain.up()

@@ -29,11 +29,11 @@ def load(due: list[float], places: int | None = None, begin: float = 50.0, told:
     """Return requests of ``EACH_S`` that are sent when they are due and a slot is free."""
     free = [0.0] * (places or len(due))
     sent = []
-    for moment in due:
+    for number, moment in enumerate(due):
         place = free.index(min(free))
         start = max(moment, free[place])
         free[place] = start + EACH_S
-        sent.append(request(start=begin + start, latency=EACH_S, waited=start - moment if told else None))
+        sent.append(request(number + round(1e4 * begin), start=begin + start, latency=EACH_S, waited=start - moment if told else None))
     return sent
 
 
@@ -118,7 +118,7 @@ def test_deviation_of_the_rate_is_configured(deviation, suspect):
 )
 def test_wait_is_compared_with_ttft_above_free_wait(wait_s, ttft_s, suspect):
     due = arrivals(60, RATE)
-    sent = [request(start=50 + moment, ttft=ttft_s, waited=wait_s) for moment in due]
+    sent = [request(number, start=50 + moment, ttft=ttft_s, waited=wait_s) for number, moment in enumerate(due)]
     assert ("rate_not_kept" in codes(judged(result(sent)))) is suspect
 
 

@@ -12,7 +12,7 @@ from servemark import diagnosis
 from servemark.cli import reference
 from servemark.errors import ServemarkError
 from servemark.files import storage
-from servemark.measurement import reasons, silence
+from servemark.measurement import reasons, silence, stalls
 from servemark.measurement.reasons import TABLE
 from servemark.weights import hub_refusals
 from snakemake_executor_plugin_slurm_guarded import reasons as slurm_reasons
@@ -71,7 +71,7 @@ def test_each_error_class_has_a_code_with_a_row():
 
 
 def test_each_verdict_reason_is_emitted_and_has_a_remedy():
-    assert VERDICTS - emitted().keys() == {silence.INTERRUPTED}
+    assert VERDICTS - emitted().keys() == {silence.INTERRUPTED, stalls.STALLED, "preempted"}
     assert [code for code in VERDICTS if not TABLE[code].remedy] == []
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from builders.loads import UnevenPrompts
 from builders.paths import FIXTURES
-from builders.requests import FINE, codes, point, raw_of, request, thresholds
+from builders.requests import EACH_S, FINE, codes, point, raw_of, request, thresholds
 from servemark.measurement.raw import RawError, read_raw
+from servemark.measurement.statistics import span_of
 from servemark.measurement.verdict import ServerFacts, judge, judged, not_measured
 from servemark.records import Failure, Measurement
 
@@ -72,9 +73,9 @@ def test_real_result_of_killed_server_is_invalid():
         (raw_of(four(), duration=0.0), {}, {}, "clock_odd"),
         (raw_of(four(), duration=-1.0), {}, {}, "clock_odd"),
         (raw_of(four(ttft=-0.1)), {}, {}, "clock_odd"),
-        (raw_of(four(ttft=0.5)), {}, {}, "clock_odd"),
+        (raw_of(four(ttft=0.5, latency=0.4)), {}, {}, "clock_odd"),
         (raw_of(four(itls=(-0.1, 0.1))), {}, {}, "clock_odd"),
-        (raw_of(four(itls=(0.1, 0.2))), {}, {}, "clock_odd"),
+        (raw_of(four(itls=(0.1, 0.2), latency=0.4)), {}, {}, "clock_odd"),
         (raw_of(four(start=1.0)), {}, {}, "clock_odd"),
         (raw_of(four(latency=9.0)), {}, {}, "clock_odd"),
         (RawError("The result file is empty", reason="raw_empty"), {}, {}, "raw_empty"),
@@ -145,7 +146,7 @@ def test_fault_of_server_or_client_makes_point_invalid(server, code):
         (raw_of(four(input_tokens=9)), {}, {}, "input_tokens_differ"),
         (raw_of(four()), {"client_options": {"random-prefix-len": 5}}, {}, "input_tokens_differ"),
         (raw_of(four()), {}, {"min_duration_s": 5.1}, "too_short"),
-        (raw_of(four()), {"concurrency": 3}, {}, "few_requests_per_slot"),
+        (raw_of(four()), {}, {"min_requests_per_slot": 3.0}, "few_requests_per_slot"),
     ],
 )  # fmt: skip
 def test_weakness_makes_point_suspect_and_keeps_results(raw, asked, limits, code):
@@ -164,7 +165,7 @@ def test_weakness_makes_point_suspect_and_keeps_results(raw, asked, limits, code
         (raw_of(four()), {"input_tokens": 4, "client_options": {"random-prefix-len": "6"}}, {}),
         (raw_of(four()), {"client_options": {"random-prefix-len": None}}, {}),
         (raw_of(four()), {}, {"min_duration_s": 5.0}),
-        (raw_of(four(ttft=0.4, itls=(), output_tokens=1)), {}, {"output_tokens_tolerance": 0.2}),
+        (raw_of(four(ttft=EACH_S, itls=(), output_tokens=1)), {}, {"output_tokens_tolerance": 0.2}),
     ],
 )
 def test_value_within_its_limit_is_valid(raw, asked, limits):
@@ -205,9 +206,9 @@ def test_verdict_replaces_all_earlier_results():
         judge(RawError("", reason="raw_empty"), point(), thresholds(), FINE),
     )
     kept = {"deployment", "load", "key", "key_format", "key_parts", "failure", "attempt", "started_at", "client_node", "client_argv",
-            "client_exit_code", "replica_requests", "raw", "raw_sha256"}  # fmt: skip
+            "client_exit_code", "replica_requests", "counters", "raw", "raw_sha256"}  # fmt: skip
     assert {name: getattr(lost, name) for name in kept} == {name: getattr(earlier, name) for name in kept}
-    rest = {name: getattr(lost, name) for name in Measurement.model_fields if name not in {*kept, "verdict", "reasons"}}
+    rest = {name: getattr(lost, name) for name in Measurement.model_fields if name not in {*kept, "verdict", "reasons", "thresholds"}}
     assert rest == dict.fromkeys(rest) | {"completed": 0, "failed": 0}
 
 
@@ -241,7 +242,8 @@ def test_point_of_failed_deployment_has_its_failures_reason():
     ],
 )
 def test_tokens_in_bursts_make_point_suspect(gaps, suspect):
-    burst = [request(n, output_tokens=6, itls=gaps, latency=0.2 + sum(gaps)) for n in range(4)]
-    judgement = judge(raw_of(burst), point(output_tokens=6), thresholds(max_burst_fraction=0.2), FINE)
+    each_s = 0.21 + sum(gaps)
+    burst = [request(n, output_tokens=6, itls=gaps, ttft=0.2 + 0.001 * n, start=100 + n // 2 * each_s) for n in range(4)]
+    judgement = judge(raw_of(burst, span_of(burst)), point(output_tokens=6), thresholds(max_burst_fraction=0.2), FINE)
     assert ("tokens_in_bursts" in codes(judgement, "SUSPECT")) is suspect, judgement.reasons
     assert judgement.figures is not None

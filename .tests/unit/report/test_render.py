@@ -115,6 +115,15 @@ def test_summary_marks_a_suspect_best():
     assert lead(data).count("SUSPECT") == 2 and lead(base).count("SUSPECT") == 1
 
 
+def test_verdicts_state_looser_thresholds():
+    base = report_data.demo()
+    loose = {"min_requests_per_slot": 2.0, "max_client_cpu": 0.5}
+    data = replace(base, measurements=[item.model_copy(update={"thresholds": loose}) for item in base.measurements])
+    accepted = sum(item.verdict != "INVALID" for item in base.measurements)
+    assert render(data, bundle="").count("with min_requests_per_slot=2") >= accepted
+    assert "min_requests_per_slot=2" not in render(base, bundle="")
+
+
 def test_headline_takes_the_best_load_of_each_deployment():
     (group,) = headline(report_data.demo())
     assert [(card["deployment"], card["best"]["concurrency"], card["best"]["verdict"]) for card in group["cards"]] == [

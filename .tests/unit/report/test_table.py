@@ -10,8 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from builders import report_data, report_data_cluster
-from servemark.records import Topology
-from servemark.report import table
+from servemark.measurement.thresholds import Verdict
+from servemark.records import EngineCounters, ServerCounters, Topology
+from servemark.report import table, views
 
 
 def frame(*measurements):
@@ -203,3 +204,23 @@ def test_text_table_has_no_control_characters():
     text = table.text_table(frame(report_data.measurement("a\x1b[2Jb\u202e")))
     assert "a?[2Jb?" in text
     assert text.isprintable() or set(filter(lambda char: not char.isprintable(), text)) == {"\n"}
+
+
+def test_looser_thresholds_are_stated_below_the_table():
+    loose = Verdict(min_requests_per_slot=2.0, max_client_cpu=0.5).model_dump()
+    items = [item.model_copy(update={"thresholds": loose}) for item in report_data.troubled().measurements]
+    table_ = frame(*items)
+    assert set(table_["thresholds"]) == {"min_requests_per_slot=2 max_client_cpu=0.5"}
+    assert "min_requests_per_slot=2\n" in table.text_table(table_) and "max_client_cpu" not in table.text_table(table_)
+    strict = [item.model_copy(update={"thresholds": Verdict().model_dump()}) for item in items]
+    assert "thresholds" not in table.text_table(frame(*strict)) and views.loosened(strict) == ""
+    assert views.loosened(items) == "min_requests_per_slot=2"
+
+
+def test_counters_of_engines_are_columns():
+    engine = EngineCounters(
+        replica="r0", engine="0", finished=4, generated=8, preemptions=3, prefix_queries=100, prefix_hits=25, drafts=10, accepted_tokens=5
+    )
+    item = report_data.troubled().measurements[0].model_copy(update={"counters": ServerCounters(engines=(engine,))})
+    (row,) = table.rows(frame(item))
+    assert (row["prefix_hit_share"], row["preemptions"], row["acceptance_length"]) == (0.25, 3, 1.5)

@@ -15,8 +15,7 @@ from servemark import verification
 from servemark.archive import crate
 from servemark.cli import main as cli
 from servemark.measurement import key
-from servemark.measurement.thresholds import Verdict
-from servemark.records import Hardware, Measurement
+from servemark.records import Hardware
 from servemark.verification import experiment, identity
 
 POINTS = "deployments/plain/points"
@@ -250,16 +249,6 @@ def test_contradiction_is_named_with_its_file(run, capsys, change, named):
         assert text in printed, printed
     for text in ("Traceback", "cannot be compared", "changed; its sha256", f"{crate.CRATE} "):
         assert text not in printed, printed
-
-
-def test_loosened_thresholds_contradict_those_in_the_records(run, monkeypatch):
-    """Records state the thresholds of their verdict. Here the table, the report and the verdicts have the loosened ones."""
-    monkeypatch.setattr(Measurement, "thresholds", Verdict(), raising=False)
-    run.edit_json("config.json", lambda data: data["verdict"].update(min_duration_s=0.0))
-    for point in ("chat-c2-r1", "chat-c2-r2"):
-        run.edit_json(run.record("plain", point), lambda data: data.update(verdict="VALID", reasons=[]))
-    found = verification.verify(sealed(run)).wrong
-    assert any(line.startswith("plain chat-c1-r1: thresholds: min_duration_s:") and "config.json states 0.0" in line for line in found)
 
 
 def test_thresholds_that_are_not_the_defaults_are_listed(run):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,23 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts
+from servemark.deployment import attempts, counters
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
+from servemark.deployment.counters import Scrape
 from servemark.deployment.point_progress import PointProgress
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
 from servemark.files import storage
 from servemark.measurement import reasons, verdict
+from servemark.measurement.counters import sent_warmups
 from servemark.measurement.key import point_parts
 from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
 from servemark.measurement.raw import RawError, read_raw
 from servemark.measurement.verdict import ServerFacts
 from servemark.nodes import allocation
-from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, Timeline, utc_now, write_atomically
+from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, ServerCounters, Timeline, utc_now, write_atomically
 
 STAGE = "measure"
 DURATIONS = "durations"
@@ -84,7 +86,7 @@ class Measuring:
         self.here.check()
         stored.copy_raw(raw_path)
         # Thresholds are not in the ledger key, so a stored measurement is judged again.
-        facts = ServerFacts(same_process=True, client_exit_code=0)
+        facts = replace(ServerFacts.of(stored.record), same_process=True, client_exit_code=0)
         judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
             # Stored before this check existed: remove it, so that the point is measured again.
@@ -168,21 +170,30 @@ class Measuring:
             return reason
 
         server.begin()
-        before = _finished(scrapes)
+        before = _counted(scrapes)
         started_at = utc_now()
         result = client.run(attempt, here.plan.modules, here.timeouts.point, here, check)
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
             stream.write(f"{result.seconds:.1f}\n")
+        died = _death(attempt, server)
+        after = _counted(scrapes) if died is None and before else {}
+        replicas = {server.daemon: server.replica for server in ready.servers}
+        counted = (
+            counters.of_point(before, server.scrapes_of_all, after, replicas, sent_warmups(load), here.manifest.vocabulary)
+            if after
+            else None
+        )
         facts = ServerFacts(
             same_process=server.same_processes,
-            died=_death(attempt, server),
+            died=died,
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
             client_timed_out=bool(result.stopped and result.stopped.startswith("timeout")),
             interrupted=allocation.suspended_since(datetime.fromisoformat(started_at)),
+            counters=counted,
+            options=here.plan.key_parts.get("options", {}),
         )
-        after = _finished(scrapes) if facts.died is None and before else {}
         results = client.collect()
         if isinstance(results, RawError):
             # A full disk is an error, not an INVALID measurement.
@@ -195,7 +206,6 @@ class Measuring:
         else:
             write_atomically(raw_path, NO_RESULTS)
         client.clear()
-        replicas = {server.daemon: server.replica for server in ready.servers}
         server.timeline(here.plan.deployment, load.name, started_at, replicas).write(Timeline.path(attempt, load.name))
         record = self._record(
             point,
@@ -204,7 +214,8 @@ class Measuring:
             client_node=ready.client_node,
             client_argv=tuple(client.commands[0]),
             client_exit_code=facts.client_exit_code,
-            replica_requests={replicas[name]: count - before[name] for name, count in after.items()},
+            replica_requests=_by_replica(counted),
+            counters=counted,
             raw=raw_path.name,
             raw_sha256=file_sha256(raw_path),
             failure=failure,
@@ -233,12 +244,20 @@ def _finished_point(record: Measurement, **more: Any) -> dict[str, Any]:
     return {"phase": "finished", "name": record.load.name, "verdict": record.verdict, **more}
 
 
-def _finished(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, int]:
-    """Return the number of requests that each server has finished since its start; empty if a server does not respond."""
+def _counted(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, Scrape]:
+    """Return each server's counters since its start; empty if a server does not respond."""
     try:
-        return {name: scrape().finished for name, scrape in scrapes.items()}
+        return {name: scrape().counters for name, scrape in scrapes.items()}
     except httpx.HTTPError:
         return {}
+
+
+def _by_replica(counted: ServerCounters | None) -> dict[str, int]:
+    """Return the number of requests that each replica finished."""
+    requests: dict[str, int] = {}
+    for engine in counted.engines if counted else ():
+        requests[engine.replica] = requests.get(engine.replica, 0) + engine.finished
+    return requests
 
 
 def _words(record: Measurement) -> str:

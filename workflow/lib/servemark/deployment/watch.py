@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from servemark import supervisor
 from servemark.deployment import attempts
+from servemark.deployment.counters import Scrape, parse
 from servemark.records import ServerTimeline, Timeline
 
 SCRAPE_S = 1.0
@@ -30,6 +31,7 @@ class Load:
         finished: requests since its start.
         kv_cache_usage: 0 to 1 of the fullest engine; None if not reported.
         fullest: largest batch of the ``engines``, in requests.
+        counters: of each engine; see :mod:`servemark.deployment.counters`.
         ttft_s: sum of the times to first token of ``ttft_count`` requests since its start, measured by the server.
     """
 
@@ -42,6 +44,7 @@ class Load:
     engines: int = 1
     ttft_s: float = 0.0
     ttft_count: int = 0
+    counters: Scrape = field(default=(), compare=False)
 
     def __add__(self, other: Load) -> Load:
         """Return the counters of both servers together; the KV cache and the batch of the fuller one."""
@@ -61,7 +64,8 @@ class Load:
 
 def parse_metrics(text: str) -> Load:
     """Return the metrics in vLLM's Prometheus text, summed over engines."""
-    samples = {family.name.removeprefix("vllm:"): family.samples for family in text_string_to_metric_families(text)}
+    families = list(text_string_to_metric_families(text))
+    samples = {family.name.removeprefix("vllm:"): family.samples for family in families}
 
     def total(name: str) -> float:
         return sum(sample.value for sample in samples.get(name, ()) if not sample.name.endswith("_created"))
@@ -82,6 +86,7 @@ def parse_metrics(text: str) -> Load:
         engines=max(len(running), 1),
         ttft_s=one("time_to_first_token_seconds", "_sum"),
         ttft_count=int(one("time_to_first_token_seconds", "_count")),
+        counters=parse(families),
     )
 
 
@@ -132,6 +137,12 @@ class ServerWatch:
             engines=engines,
             fullest=tuple(load.fullest for _, load in samples) if engines > 1 else (),
         )
+
+    @property
+    def scrapes_of_all(self) -> list[dict[str, Scrape]]:
+        """Each round of samples in which all servers responded, oldest first."""
+        rounds = zip(*(self._samples.get(name, []) for name in self.scrapes), strict=False)
+        return [{name: load.counters for name, (_, load) in zip(self.scrapes, loads, strict=True)} for loads in rounds]
 
     @property
     def total(self) -> Load | None:

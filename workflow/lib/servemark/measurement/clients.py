@@ -13,6 +13,7 @@ at times does not lower the rate; its waits are known only if the client records
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from servemark.measurement.raw import Client, RawResult, Results
 from servemark.measurement.reasons import reason
@@ -20,6 +21,16 @@ from servemark.measurement.statistics import disagreements, recount, same
 from servemark.measurement.thresholds import Verdict
 from servemark.records import LoadPoint, Reason
 
+WINDOW_S = 5.0
+"""Time over which a process must be busy to count as busy: bursts of a second or two are the start of a load, or one garbage collection."""
+BUSY_SHARE = 0.1
+"""Share of a measurement in busy windows that a process may have (``min_client_overlap`` allows the same share of another load)."""
+SILENT_S = 2.5
+"""Seconds between two samples from which on one was left out."""
+SAMPLED_S = 4.0
+"""Seconds from which on a measurement has enough samples of its CPU time: one a second, less one at each end."""
+KNOWN_SHARE = 0.5
+"""Share of a measurement that CPU samples must cover. One is taken each second; seen: all of them in 13 measurements."""
 FREE_WAIT_S = 0.005
 """Mean wait in the client that counts as no wait (``client_free_wait`` in planning/advice.yaml)."""
 
@@ -50,11 +61,41 @@ def overlap_s(clients: Sequence[Client]) -> float:
 
 def cpu_cores(client: Client) -> float | None:
     """Return the cores that a process used, from the first to the last sample of its measurement; None with fewer than two samples."""
-    begin, end = window(client) or (0.0, 0.0)
-    samples = [sample for sample in client.cpu if begin <= sample[0] <= end]
+    samples = _samples(client)
     if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
         return None
     return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
+
+
+def busy_share(client: Client, limit: float) -> float:
+    """Return the share of the process's measurement in windows of ``WINDOW_S`` during which it used more than ``limit`` cores."""
+    samples = _samples(client)
+    busy, until, end = 0.0, -math.inf, 0
+    for begin in samples:
+        while end < len(samples) and samples[end][0] - begin[0] < WINDOW_S:
+            end += 1
+        if end == len(samples):
+            break
+        last = samples[end]
+        if last[1] - begin[1] > limit * (last[0] - begin[0]):
+            busy += last[0] - max(begin[0], until)
+            until = last[0]
+    return busy / client.duration_s
+
+
+def cpu_known(client: Client) -> bool:
+    """Return whether samples cover enough of the measurement, and the CPU time grew."""
+    samples = _samples(client)
+    if len(samples) < 2 or samples[-1][1] <= samples[0][1]:
+        return False
+    # Two samples further apart than two are due were not taken, for example because the job was suspended.
+    covered = sum(later[0] - earlier[0] for earlier, later in pairwise(samples) if later[0] - earlier[0] < SILENT_S)
+    return covered >= KNOWN_SHARE * client.duration_s
+
+
+def _samples(client: Client) -> list[tuple[float, float]]:
+    begin, end = window(client) or (0.0, 0.0)
+    return [sample for sample in client.cpu if begin <= sample[0] <= end]
 
 
 def busiest(clients: Sequence[Client]) -> tuple[int, float] | None:
@@ -88,6 +129,19 @@ def reasons(clients: Sequence[Client], duration_s: float, limits: Verdict) -> It
             f"{limits.max_client_cpu:.0%}. It sent and read late, so the results include its own delays. Raise `clients` of the workload."
         )
         yield reason("client_saturated", detail)
+    else:
+        shares = [busy_share(client, limits.max_client_cpu) for client in clients]
+        if shares and max(shares) > BUSY_SHARE:
+            detail = (
+                f"Client process {shares.index(max(shares)) + 1} of {len(clients)} used more than {limits.max_client_cpu:.0%} of a core "
+                f"during {max(shares):.0%} of the measurement. It sent and read late then. Raise `clients` of the workload."
+            )
+            yield reason("client_saturated_at_times", detail)
+    unknown = [client for client in clients if client.duration_s >= SAMPLED_S and not cpu_known(client)]
+    if unknown:
+        yield reason(
+            "client_cpu_unknown", f"The CPU time of {len(unknown)} of {len(clients)} client processes was not sampled, or stood still."
+        )
     if len(clients) > 1 and (together := overlap_s(clients)) < limits.min_client_overlap * duration_s:
         detail = (
             f"All {len(clients)} client processes were active for {together:.2f} s of {duration_s:.2f} s ({together / duration_s:.0%}); "

@@ -2,8 +2,8 @@
 
 Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and, in lists, an entry per
 request, failed ones included. ``input_lens`` and ``output_lens`` are tokens (0 output tokens for a failed request), ``errors`` texts (empty
-without an error); ``ttfts`` (0.0 without any chunk), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds. vLLM 0.32
-adds
+without an error); ``ttfts`` (0.0 without any chunk), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds.
+``generated_texts`` are the outputs; only their lengths are used. vLLM 0.32 adds
 
 * ``latencies``: seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). For 0.25, ``ttft + sum(itls)`` is the same
   number.
@@ -33,7 +33,7 @@ from servemark.errors import ServemarkError
 COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
 TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
 MEANS = ("mean_ttft_ms", "mean_itl_ms")
-_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times")
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times", "generated_texts")
 
 _Count = Annotated[int, Field(strict=True, ge=0)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -76,6 +76,7 @@ class _File(_Totals):
     errors: list[str]
     latencies: list[_Number] = []
     queue_times: list[_Number] = []
+    generated_texts: list[str] = []
     clients: list[_Entry] = []
 
 
@@ -87,7 +88,10 @@ class RawError(ServemarkError):
 
 @dataclass(frozen=True)
 class Request:
-    """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not recorded)."""
+    """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not recorded).
+
+    ``characters``: length of the output's text (None: not recorded).
+    """
 
     ok: bool
     input_tokens: int
@@ -98,6 +102,7 @@ class Request:
     start: float
     error: str
     waited: float | None = None
+    characters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,8 @@ def checked(data: dict[str, Any]) -> RawResult:
         raise _Bad("raw_lengths", f"The per-request lists have different lengths: {text}")
     latencies = file.latencies or [ttft + math.fsum(itls) for ttft, itls in zip(file.ttfts, file.itls, strict=True)]
     waits: Sequence[float | None] = file.queue_times or [None] * len(latencies)
-    columns = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors, waits)
+    characters: Sequence[int | None] = [*map(len, file.generated_texts)] or [None] * len(latencies)
+    columns = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors, waits, characters)
     # In the order of Request's fields; `ok` follows from error and TTFT.
     requests = tuple(Request(not row[6] and row[2] != 0.0, *row) for row in zip(*columns, strict=True))
     clients, begin = [], 0

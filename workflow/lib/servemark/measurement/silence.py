@@ -15,6 +15,7 @@ Only the samples judge the time before the first token: a cold start happens onc
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -127,7 +128,8 @@ def _stopped(process: Results, arrivals: Sequence[np.ndarray]) -> tuple[Silence,
     events = np.concatenate([[span[0]], events, [span[1]]])
     found = []
     for at in np.flatnonzero(np.diff(events) >= LONG_S):
-        for left, right in pairwise(moments):
+        near = slice(max(0, bisect_left(moments, events[at]) - 1), bisect_left(moments, events[at + 1]) + 1)
+        for left, right in pairwise(moments[near]):
             begin, end = max(left, float(events[at])), min(right, float(events[at + 1]))
             if end - begin >= LONG_S:
                 found.append(Silence(begin, end))
@@ -161,6 +163,9 @@ def _outstanding(
     """
     for count in range(min(limit, len(silences)), 0, -1):
         taken, rest = silences[:count], silences[count:]
+        # The longest silence of the rest is a wait itself, so most counts need no further look at all waits.
+        if rest and (rest[0].writing or taken[-1].reading) and taken[-1].seconds <= FACTOR * rest[0].seconds:
+            continue
         apart = (*taken, *others)
         explained_s = _longest(waits, apart)
         if taken[-1].reading:

@@ -7,23 +7,21 @@ lists, and uses the client's totals for comparison only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
-from servemark.measurement import clients, silence, statistics
+from servemark.measurement import clients, counters, laws, silence, stalls, statistics
 from servemark.measurement.raw import RawError, RawResult, Request
-from servemark.measurement.reasons import reason
+from servemark.measurement.reasons import TABLE, reason
 from servemark.measurement.statistics import disagreements, recount, span_of
 from servemark.measurement.thresholds import Verdict as Thresholds
-from servemark.records import Failure, LoadPoint, Measurement, Reason
+from servemark.records import Failure, LoadPoint, Measurement, Reason, ServerCounters
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
 # Seconds. No model generates two tokens of one output this fast: both were ready and waited to be sent or read.
 BURST_GAP_S = 1e-4
-# Seconds. perf_counter resolves nanoseconds; this allows for the rounding of sums only.
-CLOCK_SLACK_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,8 @@ class ServerFacts:
     """What servemark observed of server, client and job during one load point, in addition to the client's results.
 
     ``same_process``: pid and start time of the server are the same before and after. ``client_exit_code``: None if it did not exit by
-    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict.
+    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict. ``counters``: the servers' own
+    (None: a server did not respond, or an older measurement). ``options``: the servers', as the ledger key has them.
     """
 
     same_process: bool
@@ -40,6 +39,8 @@ class ServerFacts:
     client_exit_code: int | None = None
     client_timed_out: bool = False
     interrupted: str | None = None
+    counters: ServerCounters | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: Measurement) -> ServerFacts:
@@ -52,12 +53,14 @@ class ServerFacts:
             client_exit_code=record.client_exit_code,
             client_timed_out="client_timeout" in details,
             interrupted=details.get(silence.INTERRUPTED),
+            counters=record.counters,
+            options=record.key_parts.get("deployment", {}).get("options", {}),
         )
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID. ``client_cpu``: see the record."""
+    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID. ``client_cpu``, ``thresholds``: see the record."""
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
@@ -65,13 +68,22 @@ class Judgement:
     failed: int = 0
     figures: statistics.Figures | None = None
     client_cpu: float | None = None
+    thresholds: dict[str, float] = field(default_factory=dict)
 
 
-def judge(raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, server: ServerFacts) -> Judgement:
-    """Return the verdict on the results of one load point. ``raw``: from ``read_raw``, or the error that it raised."""
+def judge(
+    raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, server: ServerFacts, archive_format: int | None = None
+) -> Judgement:
+    """Return the verdict on the results of one load point.
+
+    Args:
+        raw: from ``read_raw``, or the error that it raised.
+        archive_format: use only the checks of this archive format and older ones; None: all checks.
+    """
+    in_force = thresholds.model_dump()
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
-        return Judgement("INVALID", (*reasons, reason(raw.reason, raw.what)))
+        return Judgement("INVALID", (*reasons, reason(raw.reason, raw.what)), thresholds=in_force)
     good = raw.good
     reasons += _request_reasons(raw, good, load, thresholds)
     figures = None
@@ -82,8 +94,17 @@ def judge(raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, se
         reasons += _result_reasons(raw, good, figures, load, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
         reasons += clients.rate_reasons(raw, load, thresholds)
+        reasons += laws.reasons(raw, load, thresholds, server.options)
         if server.interrupted is None:
-            reasons += silence.reasons(raw, load)
+            paused = list(silence.reasons(raw, load))
+            reasons += paused or stalls.reasons(good)
+        if any(one.code == silence.INTERRUPTED for one in reasons):
+            # A pause stops the samples, too.
+            reasons = [one for one in reasons if one.code != "client_cpu_unknown"]
+        if server.counters is not None:
+            reasons += counters.reasons(raw, load, server.counters)
+    if archive_format is not None:
+        reasons = [one for one in reasons if TABLE[one.code].since <= archive_format]
     severities = {one.severity for one in reasons}
     verdict: Verdict = "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
     busiest = clients.busiest(raw.clients)
@@ -94,6 +115,7 @@ def judge(raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, se
         failed=len(raw.requests) - len(good),
         figures=None if verdict == "INVALID" else figures,
         client_cpu=round(busiest[1], 4) if busiest else None,
+        thresholds=in_force,
     )
 
 
@@ -179,9 +201,9 @@ def _odd_clock(duration_s: float, good: list[Request]) -> str | None:
     for number, request in enumerate(good):
         if request.ttft < 0 or request.latency < 0 or min(request.itls, default=0.0) < 0:
             return f"Completed request {number} has a negative time."
-        if request.ttft + math.fsum(request.itls) > request.latency + CLOCK_SLACK_S:
+        if request.ttft + math.fsum(request.itls) > request.latency + laws.CLOCK_SLACK_S:
             return f"Completed request {number}: TTFT and token gaps add up to more than its latency."
-    if good and (span := span_of(good)) > duration_s + CLOCK_SLACK_S:
+    if good and (span := span_of(good)) > duration_s + laws.CLOCK_SLACK_S:
         return f"The requests span {span:.6f} s, more than the load's duration of {duration_s:.6f} s."
     return None
 

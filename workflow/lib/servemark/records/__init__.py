@@ -5,6 +5,7 @@ file exists.
 """
 
 from servemark.records.base import Failure, Record, RecordT, Strict, replacing, utc_now, write_atomically
+from servemark.records.counters import EngineCounters, ServerCounters
 from servemark.records.deployment import (
     Cluster,
     DaemonState,
@@ -41,10 +42,10 @@ from servemark.records.topology import Topology
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "Environment",
-    "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "Hardware", "Held", "Interface", "JobAccount", "KernelTools",
+    "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "EngineCounters",
+    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "Hardware", "Held", "Interface", "JobAccount", "KernelTools",
     "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "Part", "Plan", "PlannedPoint", "Plans", "Prompts",
-    "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerPlace",
+    "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerCounters", "ServerPlace",
     "ServerTimeline", "Sources", "Startup", "StartupPhase", "Stopped", "Strict", "Summary", "Timeline", "Topology", "record_files",
     "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

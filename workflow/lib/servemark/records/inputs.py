@@ -136,6 +136,13 @@ class Manifest(Record):
     parameters: int = Field(description="number of parameters: from the safetensors headers, else from the model's shape")
     load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; only config and tokenizer are files")
 
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of tokens that the model knows; None if its config.json does not state it."""
+        text = self.config.get("text_config")
+        size = self.config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+        return size if isinstance(size, int) and size > 0 else None
+
 
 class GivenFile(Strict):
     """A configuration file as the user wrote it."""

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from servemark.records.base import Failure, Record, Strict
+from servemark.records.counters import ServerCounters
 from servemark.records.load_point import LoadPoint, embed
 from snakemake_executor_plugin_slurm_guarded import records
 
@@ -58,6 +59,8 @@ class Measurement(Record):
     itl_ms: Summary | None = None
     e2el_ms: Summary | None = None
     replica_requests: dict[str, int] = Field(default={}, description="each replica's own count of completed requests, with warm-ups")
+    counters: ServerCounters | None = Field(default=None, description="of the servers; null: one of them did not respond, or an older file")
+    thresholds: dict[str, float] = Field(default={}, description="thresholds of the verdict in force; empty: an older file")
     client_cpu: float | None = Field(default=None, description="cores of the client's busiest process; null: fewer than two samples")
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")

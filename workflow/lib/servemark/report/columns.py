@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from servemark.measurement import counters, thresholds
 from servemark.records import LoadPoint, Measurement, Topology
 from servemark.report import formatting
 
@@ -105,6 +106,10 @@ def replicas(item: Measurement) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: (len(pair[0]), pair[0])))
 
 
+def _preemptions(item: Measurement) -> int | None:
+    return sum(engine.preemptions for engine in item.counters.engines) if item.counters else None
+
+
 def _of_topology(name: str, meaning: str, dtype: str) -> Column:
     return Column(name, meaning, dtype, lambda row: getattr(row.shape, name, None))
 
@@ -151,6 +156,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("verdict", "VALID, SUSPECT or INVALID", _TEXT, lambda row: row.item.verdict),
     Column("reasons", "codes of the [reasons](reasons.md), separated by spaces",
            _TEXT, lambda row: " ".join(reason.code for reason in row.item.reasons) or None),
+    Column("thresholds", "thresholds of the verdict that differ from the defaults, such as `min_requests_per_slot=2`",
+           _TEXT, lambda row: thresholds.changed(row.item.thresholds) or None),
     Column("failure", "code of the failure that prevented the measurement",
            _TEXT, lambda row: row.item.failure and row.item.failure.reason),
     Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
@@ -174,6 +181,12 @@ COLUMNS: tuple[Column, ...] = (
     *(_latency(metric, "count") for metric in formatting.METRICS),
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
+    Column("prefix_hit_share", "share of the prompts' tokens that the servers' prefix cache had; empty if not reported",
+           _NUMBER, lambda row: counters.hit_share(row.item.counters), figure=True),
+    Column("preemptions", "requests that the servers preempted and computed again; empty if not reported",
+           _WHOLE, lambda row: _preemptions(row.item), figure=True),
+    Column("acceptance_length", "mean tokens of a step of speculative decoding; empty without it",
+           _NUMBER, lambda row: counters.acceptance_length(row.item.counters), figure=True),
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
     Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),
     Column("client_node", "node of the client", _TEXT, lambda row: row.item.client_node),

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from servemark.measurement import thresholds
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.report import formatting
 from servemark.report.columns import COLUMNS, TERMINAL, Row, topology
@@ -123,6 +124,9 @@ def text_table(frame: pd.DataFrame) -> str:
             lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
     if (frame["verdict"] == "SUSPECT").any():
         lines.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
+    accepted = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
+    for limits in dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in accepted))):
+        lines.append(f"VALID and SUSPECT with thresholds looser than the defaults: {limits}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from servemark.measurement import reasons
+from servemark.measurement import reasons, thresholds
 from servemark.records import Hardware, Measurement, Startup
 from servemark.report import formatting
 from servemark.report.columns import replicas
@@ -20,6 +20,12 @@ def verdicts(data: RunRecords) -> dict[str, int]:
     """Return the number of measurements of each verdict."""
     found = [item.verdict for item in data.measurements]
     return {verdict: found.count(verdict) for verdict in ("VALID", "SUSPECT", "INVALID")}
+
+
+def loosened(measurements: Iterable[Measurement]) -> str:
+    """Return the thresholds of accepted measurements that pass more than the defaults, such as ``min_requests_per_slot=2``."""
+    found = (thresholds.looser(item.thresholds) for item in measurements if item.verdict != "INVALID")
+    return "; ".join(dict.fromkeys(filter(None, found)))
 
 
 def explained(measurements: Iterable[Measurement]) -> list[reasons.Row]:

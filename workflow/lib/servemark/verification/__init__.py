@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from servemark import __version__
 from servemark.archive import signature
 from servemark.archive.crate import FORMAT
@@ -22,7 +20,7 @@ from servemark.errors import ServemarkError
 from servemark.measurement import statistics, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
-from servemark.measurement.thresholds import Verdict
+from servemark.measurement.thresholds import Verdict, stored
 from servemark.measurement.verdict import ServerFacts
 from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
@@ -35,6 +33,8 @@ from servemark.verification.stated import Difference, compare_rows, lines
 from servemark.verification.unpack import require_file, unpacked
 
 _RECORD = "record"
+STATES_THRESHOLDS = 3
+"""The first archive format whose measurements state the thresholds in force."""
 _Codes = tuple[str, frozenset[tuple[str, str]]]
 _COUNTED = {
     *table.FIGURES,
@@ -157,7 +157,7 @@ def _compared(
 ) -> Iterator[Difference | str]:
     """Yield the problems of records, table and report; fill ``rows`` with the recomputed table, and ``spans``."""
     recomputed: list[Measurement] = []
-    yield from _recomputed(found, recomputed, spans)
+    yield from _recomputed(found, sealed_by.format, recomputed, spans)
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
@@ -167,8 +167,12 @@ def _compared(
         yield from stated.compare_page(found, recomputed)
 
 
-def _recomputed(found: RunRecords, into: list[Measurement], spans: dict[tuple[str, str], Span]) -> Iterator[Difference]:
+def _recomputed(
+    found: RunRecords, archive_format: int, into: list[Measurement], spans: dict[tuple[str, str], Span]
+) -> Iterator[Difference]:
     """Judge every measurement again from its per-request results; yield each verdict that differs from the record's.
+
+    Checks that are newer than the archive's format are left out.
 
     Where a verdict differs, the measurement keeps the recorded one, so that its results can still be compared.
 
@@ -176,8 +180,8 @@ def _recomputed(found: RunRecords, into: list[Measurement], spans: dict[tuple[st
         ServemarkError: the thresholds in config.json cannot be read.
     """
     try:
-        thresholds = Verdict.model_validate(found.config.get("verdict", {}))
-    except ValidationError as error:
+        thresholds = stored(found.config.get("verdict", {}))
+    except (ValueError, AttributeError) as error:
         raise ServemarkError(f"The thresholds (verdict) in config.json cannot be read: {error}") from None
     for record, (point, raw) in zip(found.measurements, found.points, strict=True):
         results = _raw(raw) if record.raw is not None else None
@@ -187,14 +191,14 @@ def _recomputed(found: RunRecords, into: list[Measurement], spans: dict[tuple[st
                 min(one.start for one in requests),
                 max(one.start + one.latency for one in requests),
             )
-        measurement, codes, words = _judged(record, point, raw, results, thresholds)
+        measurement, codes, words = _judged(record, point, raw, results, thresholds, archive_format)
         if codes != _codes(record):
             yield Difference((f"{record.deployment} {record.load.name}", "verdict"), _RECORD, _words(record), words)
         into.append(measurement)
 
 
 def _judged(
-    record: Measurement, point: PlannedPoint, path: Path, raw: RawResult | RawError | None, thresholds: Verdict
+    record: Measurement, point: PlannedPoint, path: Path, raw: RawResult | RawError | None, thresholds: Verdict, archive_format: int
 ) -> tuple[Measurement, _Codes, str]:
     """Return the recomputed measurement, and the recomputed verdict as codes and in words; ``raw``: None for a point without results."""
     # Facts that per-request results do not contain stay as recorded.
@@ -204,9 +208,11 @@ def _judged(
         failure = record.failure or Failure(stage="measure", reason="no_reason_recorded", detail="")
         codes = _codes(record) if record.verdict == "INVALID" else ("INVALID", frozenset())
         return verdict.not_measured(base, failure), codes, "INVALID: no per-request results"
-    judgement = verdict.judge(raw, point.load, thresholds, ServerFacts.of(record))
+    judgement = verdict.judge(raw, point.load, thresholds, ServerFacts.of(record), archive_format)
     base = base.model_copy(update={"raw": path.name, "raw_sha256": file_sha256(path) if path.is_file() else None})
     kept = replace(judgement, verdict=record.verdict, reasons=record.reasons)
+    if archive_format < STATES_THRESHOLDS:
+        kept = replace(kept, thresholds=record.thresholds)
     if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
         # Recompute the results although the new verdict is INVALID. Some times allow no results.
         with contextlib.suppress(ValueError):

@@ -13,7 +13,7 @@ from servemark.launch import random_weights
 from servemark.measurement import key
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, software
-from servemark.records import LoadPoint, Measurement, Plan
+from servemark.records import LoadPoint, Plan
 from servemark.report.gather import RunRecords
 from servemark.verification.facts import Finding, NotChecked, Stated, differ, guarded
 
@@ -41,8 +41,6 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
         what = f"deployments/{name}/plan.json"
         yield from guarded(what, _deployment(found, config, plan, deployment, older))
         yield from guarded(what, _points(config, plan, older))
-    for record in found.measurements:
-        yield from _thresholds(record, config.verdict)
 
 
 def read(data: Mapping[str, Any]) -> Config:
@@ -67,14 +65,6 @@ def loosened(config: Mapping[str, Any]) -> list[str]:
         return []
     names = [name for name in Verdict.model_fields if getattr(thresholds, name) != getattr(usual, name)]
     return [f"{name} {getattr(thresholds, name):g} (default {getattr(usual, name):g})" for name in names]
-
-
-def _thresholds(record: Measurement, thresholds: Verdict) -> Iterator[str]:
-    """Compare the thresholds in a record with the run's. Records of older versions have none."""
-    if stated := getattr(record, "thresholds", None):
-        file = f"deployments/{record.deployment}/points/{record.load.name}.json"
-        own = stated.model_dump() if isinstance(stated, Verdict) else stated
-        yield from differ(f"{record.deployment} {record.load.name}: thresholds", Stated(file, own), Stated(CONFIG, thresholds.model_dump()))
 
 
 def _deployment(found: RunRecords, config: Config, plan: Plan, asked: Deployment, older: bool) -> Iterator[str]:
