@@ -26,8 +26,9 @@ from servemark.report import gather
 from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
-FORMAT = 2
-"""The archive's format, which the crate states as ``schemaVersion``. Format 1 has run.json and no data block in report.html."""
+FORMAT = 3
+"""The archive's format, which the crate states as ``schemaVersion``. Format 1 has run.json and no data block in report.html. Records of
+format 2 hold no steady state."""
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 LICENSE = "The run states no licence for these results. Ask the sender of this archive before you publish or reuse them."
