@@ -44,6 +44,24 @@ def summary(middle: float, spread: float, count: int = 32) -> records.Summary:
     )
 
 
+def steady_latency(middle: float, spread: float, count: int) -> records.SteadyLatency:
+    whole = summary(middle, spread, count).model_dump()
+    short = {name: None for name, least in (("p95", 72), ("p99", 368)) if count < least}
+    return records.SteadyLatency(**(whole | short), p95_range=None if short else (0.98 * whole["p95"], 1.03 * whole["p95"]))
+
+
+def steady(output: float, ttft: float, tpot: float, count: int = 24, **changes: Any) -> records.Steady:
+    """The steady state of 24 requests, too few for p95 and p99."""
+    too_few = f"{count} requests start in the steady state; p95 needs 72, p99 needs 368." if count < 368 else None
+    values: dict[str, Any] = {
+        "begin_s": 0.4, "end_s": 1.6, "requests": count, "cycles": 2, "request_throughput": output / 32, "output_throughput": output,
+        "total_throughput": 3 * output, "in_flight": 7.94, "waves": 0.4, "too_few": too_few, "ttft_ms": steady_latency(ttft, 0.3, count),
+        "tpot_ms": steady_latency(tpot, 0.1, count), "itl_ms": steady_latency(tpot, 0.4, 31 * count),
+        "e2el_ms": steady_latency(ttft + 31 * tpot, 0.15, count),
+    }  # fmt: skip
+    return records.Steady(**(values | changes))
+
+
 def measurement(
     deployment: str = "plain",
     concurrency: int | None = 8,
@@ -79,11 +97,18 @@ def measurement(
         "tpot_ms": summary(tpot, 0.12),
         "itl_ms": summary(tpot * 0.98, 0.4, 992),
         "e2el_ms": summary(ttft + 31 * tpot, 0.18),
+        "in_flight_mean": 0.95 * (concurrency or 8),
+        "in_flight_most": concurrency or 8,
+        "peak_output_throughput": 1.2 * output,
+        "tokens_per_chunk": 1.0,
         "client_exit_code": 0,
         "raw": f"{point}.json",
         "raw_sha256": digest(point),
     }
-    return records.Measurement(**(values | rest))
+    values |= rest
+    if "steady" not in values and values["output_throughput"] is not None:
+        values["steady"] = steady(values["output_throughput"], 0.8 * ttft, tpot, in_flight=0.99 * (concurrency or 8))
+    return records.Measurement(**values)
 
 
 def invalid(deployment: str = "plain", **changes: Any) -> records.Measurement:

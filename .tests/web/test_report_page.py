@@ -72,9 +72,26 @@ def test_legend_hides_a_deployment_in_every_plot_and_shows_it_again(visit):
     quiet(visited)
 
 
+def test_curves_show_the_steady_state_until_the_whole_run_is_chosen(visit):
+    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    page = visited.page
+    assert page.get_by_role("radio", name="Steady state").is_checked()
+    page.get_by_role("radio", name="p95").check(force=True)
+    settle(page)
+    # The steady state of each measurement has too few requests for p95 of a request's latency, but not of its gaps.
+    assert page.locator("[data-few=ttft]").is_visible() and not page.locator("[data-drawing=ttft]").is_visible()
+    assert points(page, "itl").count() == 12 and not page.locator("[data-few=itl]").is_visible()
+    page.get_by_role("radio", name="Whole run").check(force=True)
+    settle(page)
+    assert points(page, "ttft").count() == 12 and not page.locator("[data-few=ttft]").is_visible()
+    quiet(visited)
+
+
 def test_statistic_and_throughput_choices_redraw_the_axes(visit):
     visited = visit(render(report_data.demo()), viewport=DESKTOP)
     page = visited.page
+    page.get_by_role("radio", name="Whole run").check(force=True)
+    settle(page)
     before = {chart: texts(page, chart) for chart in CURVES}
     page.get_by_role("radio", name="p99").check(force=True)
     page.get_by_role("radio", name="Requests/s").check(force=True)
@@ -241,7 +258,7 @@ def test_headings_descend_one_level_at_a_time(visit, build):
 
 def test_tables_hold_the_numbers_without_javascript(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP, java_script_enabled=False).page
-    assert page.locator("#figures tbody tr").count() == 6
+    assert page.locator("#figures tbody tr").count() == 12
     assert page.locator("noscript").count() == 1
     assert "814" in page.locator("#headline").inner_text() or "810" in page.locator("#headline").inner_text()
 

@@ -89,7 +89,16 @@
 
   const filled = (spec, values) => spec && { ...spec, data: { values } };
 
-  const curveSpec = (panel, id) => filled(specs.panels[panel][id], data.curves[panel][id]);
+  const choice = (id) => checked("state").value + checked(kind(id)).value;
+  // Whether any point has the chosen result: the steady state may have too few requests.
+  const known = (id) => data.curves[chosen("panel").value][id].some((row) => row[choice(id)] !== null);
+
+  const curveSpec = (panel, id) => {
+    const spec = filled(structuredClone(specs.panels[panel][id]), data.curves[panel][id]);
+    // Without any point Vega has no axis, so a plot that is not shown gets the whole run.
+    if (spec) spec.params[0].value = known(id) ? choice(id) : checked(kind(id)).value;
+    return spec;
+  };
 
   // The data block contains numbers of phases. Their names are the domain of the colours.
   const startupSpec = () => {
@@ -123,7 +132,13 @@
   };
 
   const set = (id, view) => {
-    if (curves.includes(id)) view.signal("choice", checked(kind(id)).value);
+    if (curves.includes(id)) {
+      const shown = known(id);
+      document.querySelector(`[data-drawing="${id}"]`).hidden = !shown;
+      document.querySelector(`[data-few="${id}"]`).hidden = shown;
+      if (!shown) return view;
+      view.signal("choice", choice(id));
+    }
     if (curves.includes(id) || id.startsWith("bins-")) view.signal("hidden", [...hidden]);
     return view.runAsync();
   };

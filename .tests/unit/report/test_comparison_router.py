@@ -16,14 +16,15 @@ from servemark.report.page import render
 from servemark.report.table import aggregate, tidy
 
 FOUR = records.Topology(devices_per_node=4, replicas=4)
+WHOLE_RUN = {"steady": None, "steady_missing": "Too few requests are left."}
 
 
 def through(concurrency=512, repetition=1, **changes):
-    return measurement("x4", concurrency, repetition, **({"workload": "router"} | changes))
+    return measurement("x4", concurrency, repetition, **({"workload": "router"} | WHOLE_RUN | changes))
 
 
 def past(concurrency=128, repetition=1, **changes):
-    return measurement("x4", concurrency, repetition, **({"workload": "direct", "ask": "replica"} | changes))
+    return measurement("x4", concurrency, repetition, **({"workload": "direct", "ask": "replica"} | WHOLE_RUN | changes))
 
 
 def run(*measurements, **plans):
@@ -136,7 +137,7 @@ def test_suspect_load_marks_its_results_and_all_differences():
     rows = Document(render(data, bundle="")).cells("router")
     assert len(rows) == 6 and {len(row) for row in rows} == {8}
     place = ("x4", "router, concurrency 512", "direct, concurrency 128")
-    assert rows[0] == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?")
+    assert rows[0] == (*place, "TTFT p50, whole run ms", "25.0", "20.0?", "+5.00?", "+25.0?")
     assert (rows[5][:3], rows[5][4:]) == (place, ("40.0", "50.0?", "\u2013", "\u2013"))
 
 

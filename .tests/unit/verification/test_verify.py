@@ -30,8 +30,12 @@ def test_unchanged_archive_has_no_problem(run, capsys):
     with unpacked(path) as found:
         identity = found.digests[archive.MANIFEST]
     assert (result.run, result.identity, result.measurements) == ("demo", identity, 12)
-    # 3 throughputs, 24 latencies, 4 counts of samples, duration, 2 sums and 2 counts of requests; failed points have the last two.
-    assert result.figures == 8 * (3 + 24 + 4 + 1 + 2 + 2) + 4 * 2
+    # 3 throughputs, 24 latencies, 4 counts of samples, duration, 2 sums and 2 counts of requests; failed points have the last two. Requests
+    # in flight (2), peak, tokens per chunk and per-token time.
+    rows = table.rows(table.tidy(run.measurements()))
+    steady = sum(row[name] is not None for row in rows for name in table.FIGURES if name.startswith("steady_"))
+    assert steady > 0
+    assert result.figures == 8 * (3 + 24 + 4 + 1 + 2 + 2) + 4 * 2 + 8 * 5 + steady
     verdicts = {item.verdict for item in run.measurements()}
     assert verdicts == {"VALID", "SUSPECT", "INVALID"}, "the run has each verdict"
     assert cli.main(["verify", str(path)]) == 0
@@ -164,8 +168,8 @@ def test_column_missing_in_older_archive_is_not_checked(run, monkeypatch, kind):
     monkeypatch.setattr(crate, "__version__", "0.0.9")
     result = verification.verify(run.seal())
     assert result.wrong == () and result.sealed_by.servemark == "0.0.9"
-    assert [text.partition(" ")[0] for text in result.not_checked] == [name, name]
-    assert "balancing" in result.not_checked[0] and "routing" in result.not_checked[1]
+    assert [text.partition(" ")[0] for text in result.not_checked] == [name]
+    assert "balancing" in result.not_checked[0] and "routing" in result.not_checked[0]
     frame.loc[4, "balancing"] = "router"
     write(frame.drop(columns="routing"), run.folder / name)
     assert wrong(run.seal()) == [f"plain chat-c1-r1: balancing: stated router, recomputed server ({name})"]
@@ -316,3 +320,31 @@ def test_rejected_and_earlier_points_are_ignored(run):
 )  # fmt: skip
 def test_same_compares_with_tolerance(stated, recomputed, equal):
     assert same(stated, recomputed) is equal
+
+
+def steady_record(run):
+    """Return the record of a point with a steady state, as its path and JSON."""
+    for item in run.measurements():
+        if item.steady:
+            return run.record(item.deployment, item.load.name)
+    raise AssertionError("the run has no steady state")
+
+
+def test_changed_steady_state_is_named(run):
+    run.edit_json(steady_record(run), lambda data: data["steady"].update(output_throughput=1234.5))
+    assert any("steady_output_tokens_per_s: stated 1234.5, recomputed" in line for line in wrong(run.seal()))
+
+
+def test_removed_steady_state_is_named_unless_format_is_older(run, monkeypatch):
+    run.edit_json(steady_record(run), lambda data: data.update(steady=None, steady_missing=None, in_flight_most=None))
+    assert any("steady_output_tokens_per_s: stated nothing, recomputed" in line for line in wrong(run.seal()))
+    monkeypatch.setattr(crate, "FORMAT", 2)
+    result = verification.verify(run.seal())
+    assert result.wrong == ()
+    assert [text.partition(" ")[0] for text in result.not_checked] == ["record"]
+
+
+def test_wrong_new_value_is_named_in_older_format_too(run, monkeypatch):
+    run.edit_json(steady_record(run), lambda data: data.update(in_flight_most=99))
+    monkeypatch.setattr(crate, "FORMAT", 2)
+    assert any("in_flight_most: stated 99" in line for line in wrong(run.seal()))

@@ -29,8 +29,8 @@ CRATE = "ro-crate-metadata.json"
 FORMAT = 3
 """The archive's format, which the crate states as ``schemaVersion``.
 
-Format 1 has run.json and no data block in report.html. Format 2 lacks thresholds and servers' counters in its measurements, and was judged
-without the reasons that have ``since: 3`` in measurement/reasons.yaml.
+Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
+were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml.
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

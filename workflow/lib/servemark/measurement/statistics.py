@@ -50,14 +50,19 @@ def summarise(seconds: Sequence[float]) -> Summary | None:
     return Summary(count=len(values), mean=mean, std=std, p50=p50, p95=p95, p99=p99, max=largest)
 
 
+def tpots(good: Sequence[Request]) -> list[float]:
+    """Return (latency - TTFT) / (output tokens - 1) in seconds, for each request with more than one output token."""
+    return [(request.latency - request.ttft) / (request.output_tokens - 1) for request in good if request.output_tokens > 1]
+
+
 def latencies(good: Sequence[Request]) -> dict[str, list[float]]:
     """Return all latencies of completed requests in seconds, by metric.
 
-    TPOT is (latency - TTFT) / (output tokens - 1), for requests with more than one output token. ITL are the gaps between streamed chunks.
+    ITL are the gaps between streamed chunks.
     """
     return {
         "ttft": [request.ttft for request in good],
-        "tpot": [(request.latency - request.ttft) / (request.output_tokens - 1) for request in good if request.output_tokens > 1],
+        "tpot": tpots(good),
         "itl": [gap for request in good for gap in request.itls],
         "e2el": [request.latency for request in good],
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from servemark.measurement import clients, counters, laws, silence, stalls, statistics
+from servemark.measurement import clients, counters, laws, silence, stalls, statistics, steady
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import TABLE, reason
 from servemark.measurement.statistics import disagreements, recount, span_of
@@ -60,13 +60,14 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict and reasons; ``figures`` is None exactly when the verdict is INVALID. ``client_cpu``, ``thresholds``: see the record."""
+    """Verdict and reasons; ``figures`` and ``course`` are None exactly if the verdict is INVALID. The rest: see the record."""
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
     completed: int = 0
     failed: int = 0
     figures: statistics.Figures | None = None
+    course: steady.Course | None = None
     client_cpu: float | None = None
     thresholds: dict[str, float] = field(default_factory=dict)
 
@@ -114,6 +115,7 @@ def judge(
         completed=len(good),
         failed=len(raw.requests) - len(good),
         figures=None if verdict == "INVALID" else figures,
+        course=None if verdict == "INVALID" else steady.course(raw, load),
         client_cpu=round(busiest[1], 4) if busiest else None,
         thresholds=in_force,
     )
@@ -121,9 +123,11 @@ def judge(
 
 def judged(record: Measurement, judgement: Judgement) -> Measurement:
     """Return the record with this verdict and these results in place of its own; everything else stays."""
-    found = {f.name: getattr(judgement, f.name) for f in fields(judgement) if f.name != "figures"}
+    found = {f.name: getattr(judgement, f.name) for f in fields(judgement) if f.name not in ("figures", "course")}
     found |= {"client_cpu": None} if judgement.figures is None else {}
-    return record.model_copy(update=found | {f.name: getattr(judgement.figures, f.name, None) for f in fields(statistics.Figures)})
+    for part, kind in ((judgement.figures, statistics.Figures), (judgement.course, steady.Course)):
+        found |= {f.name: getattr(part, f.name, None) for f in fields(kind)}
+    return record.model_copy(update=found)
 
 
 def not_measured(record: Measurement, failure: Failure) -> Measurement:
@@ -215,9 +219,10 @@ def _result_reasons(
         yield reason("client_disagrees", f"The client's totals differ from its own requests: {', '.join(differ)}.")
     if figures.duration_s < thresholds.min_duration_s:
         yield reason("too_short", f"The measurement took {figures.duration_s:.2f} s; expected at least {thresholds.min_duration_s:g} s.")
-    if load.concurrency and len(good) / load.concurrency < thresholds.min_requests_per_slot:
+    least = steady.least_per_slot(thresholds.min_requests_per_slot, good)
+    if load.concurrency and len(good) / load.concurrency < least:
         detail = (
-            f"{len(good)} requests at concurrency {load.concurrency} are fewer than {thresholds.min_requests_per_slot:g} per slot, so "
+            f"{len(good)} requests at concurrency {load.concurrency} are fewer than {least:.3g} per slot, so "
             "ramp-up and ramp-down distort the results."
         )
         yield reason("few_requests_per_slot", detail)

@@ -37,6 +37,7 @@ from servemark.records.measurement import (
     Timeline,
 )
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
+from servemark.records.steady import Steady, SteadyLatency
 from servemark.records.topology import Topology
 
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
@@ -46,6 +47,6 @@ __all__ = [
     "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "Hardware", "Held", "Interface", "JobAccount", "KernelTools",
     "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "Part", "Plan", "PlannedPoint", "Plans", "Prompts",
     "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerCounters", "ServerPlace",
-    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Stopped", "Strict", "Summary", "Timeline", "Topology", "record_files",
-    "replacing", "utc_now", "write_atomically",
+    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Timeline",
+    "Topology", "record_files", "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

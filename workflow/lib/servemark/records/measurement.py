@@ -8,6 +8,7 @@ from pydantic import Field, FiniteFloat, model_validator
 from servemark.records.base import Failure, Record, Strict
 from servemark.records.counters import ServerCounters
 from servemark.records.load_point import LoadPoint, embed
+from servemark.records.steady import Steady
 from snakemake_executor_plugin_slurm_guarded import records
 
 
@@ -58,6 +59,12 @@ class Measurement(Record):
     tpot_ms: Summary | None = None
     itl_ms: Summary | None = None
     e2el_ms: Summary | None = None
+    steady: Steady | None = Field(default=None, description="results without start and end of the load; the other results are of all of it")
+    steady_missing: str | None = Field(default=None, description="why the load has no steady state")
+    in_flight_mean: float | None = Field(default=None, description="mean number of requests in flight, from first start to last end")
+    in_flight_most: int | None = Field(default=None, description="highest number of requests in flight")
+    peak_output_throughput: float | None = Field(default=None, description="most output tokens in any one second")
+    tokens_per_chunk: float | None = Field(default=None, description="mean output tokens of a chunk after the first one")
     replica_requests: dict[str, int] = Field(default={}, description="each replica's own count of completed requests, with warm-ups")
     counters: ServerCounters | None = Field(default=None, description="of the servers; null: one of them did not respond, or an older file")
     thresholds: dict[str, float] = Field(default={}, description="thresholds of the verdict in force; empty: an older file")

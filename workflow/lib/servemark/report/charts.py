@@ -13,7 +13,7 @@ import vl_convert
 import yaml
 
 from servemark.report import formatting
-from servemark.report.columns import THROUGHPUT
+from servemark.report.columns import STEADY, THROUGHPUT
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 PERCENTILES = ("p50", "p95", "p99", "mean")
@@ -113,7 +113,10 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
 def _curves(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], by_rate: bool, throughputs: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Return the plots of throughput and of each latency against the load, and the rows of each."""
+    """Return the plots of throughput and of each latency against the load, and the rows of each.
+
+    A row holds each choice twice: of the steady state under a name that begins with ``STEADY``, and of the whole run.
+    """
     across = "request_rate_per_s" if by_rate else "concurrency"
     shared = {
         **looks(names),
@@ -133,7 +136,7 @@ def _curves(
         specs[metric] = plot(
             "curve",
             **shared,
-            choice=next(iter(choices)),
+            choice=STEADY + next(iter(choices)),
             height=300 if throughput else 210,
             value_title=f"{title} ({unit})",
             description=f"{title} against {against}, one line per deployment. The table of medians contains the same numbers.",
@@ -141,14 +144,18 @@ def _curves(
         values[metric] = [
             {name: row[name] for name in ("deployment", "repetition", "verdict")}
             | {"load": row[across], "why": row["reasons"] or ""}
-            | {choice: _per_device(row) if column == PER_DEVICE else row[column] for choice, column in choices.items()}
+            | {
+                prefix + choice: _per_device(row, prefix) if column == PER_DEVICE else row[prefix + column]
+                for prefix in (STEADY, "")
+                for choice, column in choices.items()
+            }
             for row in rows
         ]
     return specs, values
 
 
-def _per_device(row: Mapping[str, Any]) -> float | None:
-    output, devices = row["output_tokens_per_s"], row["devices"]
+def _per_device(row: Mapping[str, Any], prefix: str) -> float | None:
+    output, devices = row[prefix + "output_tokens_per_s"], row["devices"]
     return output / devices if output is not None and devices else None
 
 

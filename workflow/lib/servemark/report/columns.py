@@ -26,6 +26,10 @@ _LATENCIES = {
     "e2el": "time from the start of a request to its last token",
 }
 _TERMINAL = ("TTFT mean", "TTFT p50", "TTFT p95", "TTFT p99", "TPOT p50", "E2EL p50")
+STEADY = "steady_"
+"""Begins the names of results of the steady state. The rest of the name is that of the same result of the whole run."""
+SEVERAL_TOKENS = 1.05
+"""Mean tokens per chunk above which the report calls ITL a time between chunks: one chunk in 20 holds two tokens."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Column:
         group, heading: group and heading in the report's table of medians.
         verdicts: whether the report's table of verdicts has the column.
         terminal: heading in the terminal's table, its last word on a second line; empty if that table lacks the column.
+        since: archive format from which on records have the value.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Column:
     heading: str = ""
     verdicts: bool = False
     terminal: str = ""
+    since: int = 1
 
     def value(self, row: Row) -> Any:
         """Return the value of one measurement. Every result of an INVALID one is None."""
@@ -119,13 +125,62 @@ def _latency(metric: str, statistic: str) -> Column:
         return getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
 
     if statistic == "count":
-        return Column(f"{metric}_count", f"{_LATENCIES[metric]}: number of values", _WHOLE, read, figure=True)
+        label = "Requests" if metric == "ttft" else ""
+        return Column(f"{metric}_count", f"{_LATENCIES[metric]}: number of values", _WHOLE, read, figure=True, label=label)
     label = f"{metric.upper()} {statistic}"
     return Column(
         f"{metric}_{statistic}_ms", f"{_LATENCIES[metric]}: {STATISTICS[statistic]}", _NUMBER, read, figure=True, label=label, unit="ms",
         group=LATENCIES[metric] if statistic in ("p50", "p95", "p99") else None, heading=statistic,
-        verdicts=label == "TTFT p99", terminal=label if label in _TERMINAL else "",
+        verdicts=label == "TTFT p99",
     )  # fmt: skip
+
+
+def _recorded(name: str, meaning: str, field: str, label: str = "", dtype: str = _NUMBER) -> Column:
+    """Return the column of a measurement's own field that records have since archive format 3."""
+    return Column(name, meaning, dtype, lambda row: getattr(row.item, field), figure=True, label=label, since=3)
+
+
+def _steady(name: str, meaning: str, field: str, label: str = "", dtype: str = _NUMBER, **shown: Any) -> Column:
+    """Return the column of a field of ``Measurement.steady``."""
+
+    def read(row: Row) -> Any:
+        return getattr(row.item.steady, field, None)
+
+    label = f"{label}, steady state" if label else ""
+    return Column(STEADY + name, f"steady state: {meaning}", dtype, read, figure=True, label=label, since=3, **shown)
+
+
+def _steady_latency(metric: str, statistic: str) -> Column:
+    def read(row: Row) -> Any:
+        return getattr(getattr(row.item.steady, f"{metric}_ms", None), statistic, None)
+
+    meaning = f"steady state: {_LATENCIES[metric]}"
+    if statistic == "count":
+        return Column(f"{STEADY}{metric}_count", f"{meaning}: number of values", _WHOLE, read, figure=True, since=3)
+    label = f"{metric.upper()} {statistic}"
+    return Column(
+        f"{STEADY}{metric}_{statistic}_ms", f"{meaning}: {STATISTICS[statistic]}; empty if too few requests are left", _NUMBER, read,
+        figure=True, label=f"{label}, steady state", unit="ms", verdicts=label == "TTFT p99",
+        terminal=label if label in _TERMINAL else "", since=3,
+    )  # fmt: skip
+
+
+def _range_end(index: int, name: str) -> Column:
+    def read(row: Row) -> Any:
+        found = row.item.steady and row.item.steady.ttft_ms and row.item.steady.ttft_ms.p95_range
+        return found[index] if found else None
+
+    meaning = f"steady state: {name} end of the 95 % confidence interval of the TTFT's 95th percentile; empty if requests start in waves"
+    return Column(f"{STEADY}ttft_p95_{name}_ms", meaning, _NUMBER, read, figure=True, since=3)
+
+
+def _per_token(prefix: str) -> Column:
+    def read(row: Row) -> Any:
+        itl, tokens = (row.item.steady if prefix else row.item), row.item.tokens_per_chunk
+        return itl.itl_ms.mean / tokens if itl and itl.itl_ms and tokens else None
+
+    meaning = f"{'steady state: ' if prefix else ''}mean time between two chunks over the tokens of a chunk"
+    return Column(f"{prefix}itl_per_token_ms", meaning, _NUMBER, read, figure=True, label="ITL per token", unit="ms", since=3)
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -170,7 +225,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("total_output_tokens", "output tokens of all completed requests", _WHOLE, lambda row: row.item.total_output_tokens, figure=True),
     Column("output_tokens_per_s", "output tokens per second",
            _NUMBER, lambda row: row.item.output_throughput, figure=True, label="Output tokens/s", group=THROUGHPUT,
-           heading="output tokens", verdicts=True, terminal="out tok/s"),
+           heading="output tokens", verdicts=True),
     Column("total_tokens_per_s", "input and output tokens per second",
            _NUMBER, lambda row: row.item.total_throughput, figure=True, label="Total tokens/s", group=THROUGHPUT,
            heading="all tokens"),
@@ -179,6 +234,27 @@ COLUMNS: tuple[Column, ...] = (
            heading="requests"),
     *(_latency(metric, statistic) for metric in formatting.METRICS for statistic in STATISTICS),
     *(_latency(metric, "count") for metric in formatting.METRICS),
+    _recorded("steady_missing", "why the load has no steady state", "steady_missing", dtype=_TEXT),
+    _steady("too_few", "which percentiles are empty, and why", "too_few", dtype=_TEXT),
+    _steady("begin_s", "begin, seconds after the first start", "begin_s"),
+    _steady("end_s", "end, seconds after the first start", "end_s"),
+    _steady("requests", "completed requests that start in it", "requests", "Requests", _WHOLE),
+    _steady("cycles", "requests of each slot over which the throughput is a mean; empty for a request rate", "cycles", dtype=_WHOLE),
+    _steady("waves", "0 to 1: how much requests start at the same time; empty for a request rate", "waves"),
+    _steady("output_tokens_per_s", "output tokens per second", "output_throughput", "Output tokens/s", verdicts=True, terminal="out tok/s"),
+    _steady("total_tokens_per_s", "input and output tokens per second", "total_throughput", "Total tokens/s"),
+    _steady("requests_per_s", "requests per second", "request_throughput", "Requests/s"),
+    _steady("in_flight", "mean number of requests in flight", "in_flight", "In flight"),
+    *(_steady_latency(metric, statistic) for metric in formatting.METRICS for statistic in STATISTICS),
+    *(_steady_latency(metric, "count") for metric in formatting.METRICS),
+    _range_end(0, "low"),
+    _range_end(1, "high"),
+    _recorded("in_flight", "mean number of requests in flight, from the first start to the last end", "in_flight_mean", "In flight"),
+    _recorded("in_flight_most", "highest number of requests in flight", "in_flight_most", "Most in flight", _WHOLE),
+    _recorded("peak_output_tokens_per_s", "most output tokens in any one second", "peak_output_throughput", "Peak output tokens/s"),
+    _recorded("tokens_per_chunk", "mean output tokens of a chunk after the first one", "tokens_per_chunk", "Tokens per chunk"),
+    _per_token(""),
+    _per_token(STEADY),
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
     Column("prefix_hit_share", "share of the prompts' tokens that the servers' prefix cache had; empty if not reported",
@@ -199,5 +275,10 @@ COLUMNS: tuple[Column, ...] = (
 
 GROUPS = (THROUGHPUT, *LATENCIES.values())
 MEDIANS = tuple(column for group in GROUPS for column in group.columns)
+STEADY_MEDIANS = tuple(column for column in COLUMNS if column.name in {STEADY + median.name for median in MEDIANS})
+_SIDE = ("ttft_count", "steady_requests", "steady_in_flight", "in_flight", "in_flight_most", "peak_output_tokens_per_s", "tokens_per_chunk")
+_PER_TOKEN = ("itl_per_token_ms", "steady_itl_per_token_ms")
+SIDE_MEDIANS = tuple(column for column in COLUMNS if column.name in (*_SIDE, *_PER_TOKEN))
+"""What the report shows next to ``MEDIANS`` and ``STEADY_MEDIANS``, without its range."""
 VERDICTS = tuple(column for column in COLUMNS if column.verdicts)
 TERMINAL = tuple(column for column in COLUMNS if column.terminal)

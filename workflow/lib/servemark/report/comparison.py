@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from servemark.errors import ServemarkError
@@ -37,12 +38,14 @@ class Row:
     """A deployment at a load. ``output`` and ``total`` are tokens per second and device.
 
     Attributes:
+        state: beginning of the names of the compared results (``views.state``), the same for all deployments at a load.
         best: the deployment with the highest median output at this load, or None.
         ratio: median output over that of ``best``.
         apart: whether the ranges of both do not overlap. None for the best itself and if one of them has a single repetition.
     """
 
     point: Point
+    state: str
     best: Point | None
     output: Spread | None
     total: Spread | None
@@ -82,14 +85,16 @@ def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
     for point in points:
         loads.setdefault((point["concurrency"], point["request_rate_per_s"]), []).append(point)
     for load in sorted(loads, key=lambda load: formatting.load_order(*load)):
-        accepted = [point for point in loads[load] if point[f"{OUTPUT}_median"] is not None]
-        best = max(accepted, key=lambda point: point[f"{OUTPUT}_median"], default=None)
+        state = views.state(loads[load])
+        name = state + OUTPUT
+        accepted = [point for point in loads[load] if point[f"{name}_median"] is not None]
+        best = max(accepted, key=itemgetter(f"{name}_median"), default=None)
         for point in loads[load]:
-            output, apart = spread(point, OUTPUT, 1 / devices), None
-            ratio = point[f"{OUTPUT}_median"] / best[f"{OUTPUT}_median"] if output and best and best[f"{OUTPUT}_median"] else None
+            output, apart = spread(point, name, 1 / devices), None
+            ratio = point[f"{name}_median"] / best[f"{name}_median"] if output and best and best[f"{name}_median"] else None
             if output and best and best is not point and min(one["repetitions_accepted"] for one in (point, best)) > 1:
-                apart = bool(point[f"{OUTPUT}_max"] < best[f"{OUTPUT}_min"])
-            yield Row(point, best, output, spread(point, TOTAL, 1 / devices), ratio, apart)
+                apart = bool(point[f"{name}_max"] < best[f"{name}_min"])
+            yield Row(point, state, best, output, spread(point, state + TOTAL, 1 / devices), ratio, apart)
 
 
 class Line(NamedTuple):
@@ -104,7 +109,7 @@ class Line(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A load through the router and the matching load of one replica.
+    """A load through the router and the matching load of one replica. ``state``: see ``Row``.
 
     Both have the same lengths and client options. The router's concurrency is the replica's times the number of replicas. ``verdict`` is
     SUSPECT if either load is. ``busiest`` is the CPU time of the busiest client process at both loads, in per cent of a core.
@@ -113,6 +118,7 @@ class Pair(NamedTuple):
     router: Point
     replica: Point
     verdict: str
+    state: str
     lines: list[Line]
     busiest: tuple[float | None, float | None]
 
@@ -138,17 +144,19 @@ def pairs(points: Sequence[Point], data: RunRecords) -> list[Pair]:
             if (through.ask, direct.ask) == ("endpoint", "replica") and same and matching:
                 verdict = "SUSPECT" if "SUSPECT" in (router["verdict"], replica["verdict"]) else "VALID"
                 one, other = (cpu.get((name, point["workload"], point["load"])) for point in (router, replica))
-                found.append(Pair(router, replica, verdict, _lines(router, replica, plan.topology.replicas), (one, other)))
+                state = views.state((router, replica))
+                lines = _lines(router, replica, state, plan.topology.replicas)
+                found.append(Pair(router, replica, verdict, state, lines, (one, other)))
     return found
 
 
-def _lines(router: Point, replica: Point, replicas: int) -> list[Line]:
+def _lines(router: Point, replica: Point, state: str, replicas: int) -> list[Line]:
     """Return the latencies ``_LATENCIES``, then the output of the router and of ``replicas`` times one replica."""
     compared = [(column.label, column.unit, column.name, 1) for column in MEDIANS if column.label in _LATENCIES]
     compared.append((f"Output tokens/s (one replica \N{MULTIPLICATION SIGN} {replicas})", "", OUTPUT, replicas))
     lines = []
     for label, unit, name, times in compared:
-        through, past = spread(router, name), spread(replica, name, times)
+        through, past = spread(router, state + name), spread(replica, state + name, times)
         difference = through[0] - past[0] if through and past else None
         percent = 100 * difference / past[0] if difference is not None and past and past[0] else None
         lines.append(Line(label, unit, through, past, difference, percent))

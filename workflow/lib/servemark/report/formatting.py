@@ -16,7 +16,7 @@ _NBSP = "\N{NO-BREAK SPACE}"
 METRICS = {
     "ttft": "Time to first token",
     "tpot": "Time per output token",
-    "itl": "Inter-token latency",
+    "itl": "Inter-token latency (between chunks)",
     "e2el": "End-to-end latency",
 }
 MEMORY = {
@@ -41,6 +41,11 @@ def number(value: float | None) -> str:
 
 def _known(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
+
+
+def count(value: float | None) -> str:
+    """Return a number of things without decimals, with grouped thousands."""
+    return f"{value:,.0f}".replace(",", _GROUP) if _known(value) else NOTHING
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -25,11 +25,19 @@ from servemark.report.table import LOAD, aggregate, ordered, rows, tidy
 
 BLOCK_ID = "servemark-data"
 """The id of the HTML element that holds the data block as JSON."""
-_MEASUREMENT = (*LOAD, "repetition", "verdict", "requests_asked", "requests_completed", *(column.name for column in columns.VERDICTS))
+_MEASUREMENT = (
+    *LOAD,
+    *("repetition", "verdict", "requests_asked", "requests_completed"),
+    *(column.name for column in columns.VERDICTS),
+    *("steady_requests", "steady_cycles", "steady_missing", "steady_too_few", "steady_waves"),
+    *("steady_ttft_p95_low_ms", "steady_ttft_p95_high_ms", "in_flight_most", "peak_output_tokens_per_s"),
+)
+_RANGED = (*columns.MEDIANS, *columns.STEADY_MEDIANS)
 _POINT = (
     *LOAD,
-    *("verdict", "repetitions_asked", "repetitions_accepted"),
-    *(f"{column.name}_{statistic}" for column in columns.MEDIANS for statistic in ("median", "min", "max")),
+    *("verdict", "repetitions_asked", "repetitions_accepted", "steady_missing", "steady_too_few"),
+    *(f"{column.name}_{statistic}" for column in _RANGED for statistic in ("median", "min", "max")),
+    *(f"{column.name}_median" for column in columns.SIDE_MEDIANS),
 )
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
@@ -42,6 +50,7 @@ class Content:
         block: the data block, as JSON values. :func:`expanded` describes ``points``.
         specs: the specifications of the plots, without data.
         points: the medians of all load points (``views.medians``), including those that the report leaves out.
+        stateless: of how many measurements the curves show (``shown``) the steady state is ``missing`` or has too few requests (``few``).
         busiest: position of the timeline with the most output tokens per second.
     """
 
@@ -52,6 +61,7 @@ class Content:
     panels: list[charts.Panel]
     throughputs: Mapping[str, str]
     bins: list[distributions.Distribution]
+    stateless: Mapping[str, int]
     busiest: int
 
 
@@ -93,7 +103,13 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "startup": starting.spec(startups),
     }
     busiest = max(range(len(moments)), key=lambda index: moments[index][0].output_throughput or 0.0, default=0)
-    return Content(block, specs, shown, points, panels, throughputs, bins, busiest)
+    drawn = [row for row in rows(frame[shown.draws(items)]) if row["verdict"] != "INVALID"]
+    stateless = {
+        "shown": len(drawn),
+        "missing": sum(row["steady_requests"] is None for row in drawn),
+        "few": sum(row["steady_too_few"] is not None for row in drawn),
+    }
+    return Content(block, specs, shown, points, panels, throughputs, bins, stateless, busiest)
 
 
 def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,6 +191,8 @@ def _template() -> Any:
     environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
     environment.filters |= {name: getattr(formatting, name) for name in names}
+    # "count" is Jinja's own name for the length.
+    environment.filters["counted"] = formatting.count
     environment.filters["yaml"] = lambda value: yaml.safe_dump(formatting.plain(value), sort_keys=False, allow_unicode=True, width=100)
     return environment.get_template("report.html.j2")
 

@@ -1,8 +1,9 @@
 """Make the tidy table: one row per measurement, units in the column names, no results in INVALID rows."""
 
 import io
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +12,12 @@ import pandas as pd
 from servemark.measurement import thresholds
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.report import formatting
-from servemark.report.columns import COLUMNS, TERMINAL, Row, topology
+from servemark.report.columns import COLUMNS, STEADY, TERMINAL, Row, topology
 
 SCHEMA = {column.name: column.dtype for column in COLUMNS}
 FIGURES = tuple(column.name for column in COLUMNS if column.figure and column.label)
+_STEADY_FIGURES = [name for name in FIGURES if name.startswith(STEADY)]
+_WHY = (f"{STEADY}missing", f"{STEADY}too_few")
 LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 
 
@@ -42,8 +45,9 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows are in the order of
-    ``tidy``.
+    A result of the steady state is missing if any accepted repetition lacks it; ``steady_missing`` and ``steady_too_few`` state the reason
+    of the first one. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows
+    are in the order of ``tidy``.
     """
     # A Python function per group would take seconds for thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
@@ -52,10 +56,13 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
         repetitions_asked=("verdict", "size"),
         repetitions_accepted=("accepted", "sum"),
         repetitions_suspect=("suspect", "sum"),
-    )
+    ).astype("Int64")
     figures = groups[list(FIGURES)].agg(["median", "min", "max"])
+    known = groups[_STEADY_FIGURES].count()
+    for name in _STEADY_FIGURES:
+        figures.loc[known[name] < counts["repetitions_accepted"], name] = math.nan
     figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]
-    return counts.astype("Int64").join(figures).reset_index()
+    return counts.join(groups[list(_WHY)].first()).join(figures).reset_index()
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -90,17 +97,23 @@ def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 _WIDTH, _NARROWEST = 100, 8
+_FEW = "few"
+_STEADY_OUTPUT = f"{STEADY}output_tokens_per_s"
 _NAMES = ("deployment", "workload", "load", "rep")
 
 
 def text_table(frame: pd.DataFrame) -> str:
     """Return the main results for a terminal, at most 100 columns wide. Latencies are in milliseconds.
 
-    Every result of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes instead of results.
+    The results are those of the steady state; a load without one shows its throughput of the whole run, in words. If no load has a steady
+    state, all results are those of the whole run, and a note says so. Every result of a SUSPECT row ends in ``?``. An INVALID row shows its
+    reason codes instead of results.
     """
     found = rows(frame)
+    steady = any(row[_STEADY_OUTPUT] is not None for row in found)
+    shown = [column.name if steady else column.name.removeprefix(STEADY) for column in TERMINAL]
     names = [[formatting.printable(name) for name in _names(row)] for row in found]
-    figures = [[terminal_number(row[column.name]) for column in TERMINAL] for row in found]
+    figures = [[_FEW if steady and row[name] is None else terminal_number(row[name]) for name in shown] for row in found]
     upper, lower = zip(*(column.terminal.rsplit(" ", 1) for column in TERMINAL), strict=True)
     right = [max(map(len, column)) for column in zip(upper, lower, *figures, strict=True)]
     left = [max(map(len, column)) for column in zip(_NAMES, *names, strict=True)]
@@ -120,14 +133,37 @@ def text_table(frame: pd.DataFrame) -> str:
             codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
             why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
             lines.append(f"{head(name)}  {_fit(f'INVALID: {why}', len(body(lower)) - 2)}")
+        elif steady and row[_STEADY_OUTPUT] is None:
+            lines.append(f"{head(name)}  {_fit(_whole_run(row), len(body(lower)) - 2)}")
         else:
             lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
+    lines += _notes([row for row in found if row["verdict"] != "INVALID"])
     if (frame["verdict"] == "SUSPECT").any():
         lines.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
     accepted = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
     for limits in dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in accepted))):
         lines.append(f"VALID and SUSPECT with thresholds looser than the defaults: {limits}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _whole_run(row: Mapping[str, Any]) -> str:
+    mark = "?" if row["verdict"] == "SUSPECT" else ""
+    return f"no steady state; whole run {terminal_number(row['output_tokens_per_s'])}{mark} tok/s"
+
+
+def _notes(accepted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which part of the loads these rows show, and what their words mean, one sentence a line."""
+    steady = [row for row in accepted if row[_STEADY_OUTPUT] is not None]
+    if not steady:
+        # A record made before archive format 3 has neither the steady state nor a reason.
+        missing = "has" if any(row[_WHY[0]] for row in accepted) else "was recorded with"
+        return [f"Results are of the whole run, start and end included: no load {missing} a steady state."] if accepted else []
+    notes = ["Results are of the steady state (without start and end). The report also shows the whole run."]
+    if any(row[column.name] is None for row in steady for column in TERMINAL):
+        notes.append(f"{_FEW} = too few requests in the steady state for this number. The report shows how many it needs.")
+    if len(steady) < len(accepted):
+        notes.append("no steady state = too few requests per slot, or all sent at once. The report shows the reason.")
+    return notes
 
 
 def links(run_folder: Path) -> list[str]:

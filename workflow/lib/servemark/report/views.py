@@ -9,11 +9,20 @@ import pandas as pd
 from servemark.measurement import reasons, thresholds
 from servemark.records import Hardware, Measurement, Startup
 from servemark.report import formatting
-from servemark.report.columns import replicas
+from servemark.report.columns import STEADY, replicas
 from servemark.report.gather import RunRecords
 from servemark.report.table import ordered, rows
 
 _OUTPUT = "output_tokens_per_s_median"
+
+
+def state(points: Iterable[Mapping[str, Any]]) -> str:
+    """Return the beginning of the names of the results that these load points can be compared by: ``STEADY``, or nothing (the whole run).
+
+    The steady state of one is not compared with the whole run of another.
+    """
+    accepted = [point for point in points if point["repetitions_accepted"]]
+    return STEADY if accepted and all(point[STEADY + _OUTPUT] is not None for point in accepted) else ""
 
 
 def verdicts(data: RunRecords) -> dict[str, int]:
@@ -65,7 +74,8 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dict[str, Any]]:
     """Return for each workload one card per deployment: its load point with the highest median output throughput (``best``).
 
-    ``share`` is this throughput over that of the best deployment. ``per_device`` is the throughput over ``devices``; it is None where
+    ``state`` begins the names of the results by which the load points of a workload are compared (``state``). ``share`` is this throughput
+    over that of the best deployment. ``per_device`` is the throughput over ``devices``; it is None where
     deployments use the same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a shared prefix.
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
@@ -74,25 +84,31 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
     sizes |= {plan.topology.asked(load.ask).world_size for plan, load in planned}
     # Ranks on a CPU share it, so a result per rank has no meaning.
     differ = len(sizes) > 1 and data.machine.accelerator != "cpu"
-    best: dict[tuple[str, str], Mapping[str, Any]] = {}
+    by_workload: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for point in points:
-        key = point["workload"], point["deployment"]
-        if point[_OUTPUT] is not None and (key not in best or point[_OUTPUT] > best[key][_OUTPUT]):
-            best[key] = point
+        by_workload[point["workload"]].append(point)
     result = []
     for workload in sorted({load.workload for _, load in asked}):
         loads = [load for _, load in asked if load.workload == workload]
-        top = max((point[_OUTPUT] for (of, _), point in best.items() if of == workload), default=0.0)
+        prefix = state(by_workload[workload])
+        output = prefix + _OUTPUT
+        best: dict[str, Mapping[str, Any]] = {}
+        for point in by_workload[workload]:
+            name = point["deployment"]
+            if point[output] is not None and (name not in best or point[output] > best[name][output]):
+                best[name] = point
+        top = max((point[output] for point in best.values()), default=0.0)
         cards = []
         for name in sorted({deployment for deployment, load in asked if load.workload == workload}):
-            top_one, plan = best.get((workload, name)), data.plans.get(name)
+            top_one, plan = best.get(name), data.plans.get(name)
             devices = plan.asked_by(workload).world_size if plan else None
-            share = top_one[_OUTPUT] / top if top_one and top > 0 else None
-            each = top_one[_OUTPUT] / devices if differ and top_one and devices else None
+            share = top_one[output] / top if top_one and top > 0 else None
+            each = top_one[output] / devices if differ and top_one and devices else None
             cards.append({"deployment": name, "best": top_one, "share": share, "devices": devices, "per_device": each})
         result.append(
             {
                 "workload": workload,
+                "state": prefix,
                 "cards": cards,
                 "lengths": sorted({(load.prompts.input_tokens, load.prompts.output_tokens) for load in loads}),
                 "prefix": max(load.prefix_tokens for load in loads),

@@ -7,7 +7,7 @@ with the one from the sender.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from servemark.archive import signature
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.measurement import statistics, verdict
+from servemark.measurement import statistics, steady, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict, stored
 from servemark.measurement.verdict import ServerFacts
 from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
+from servemark.report.columns import COLUMNS
 from servemark.report.gather import RunRecords
 from servemark.verification import experiment, identity, ran, sealed, stated
 from servemark.verification.facts import Finding, NotChecked
@@ -35,6 +36,7 @@ from servemark.verification.unpack import require_file, unpacked
 _RECORD = "record"
 STATES_THRESHOLDS = 3
 """The first archive format whose measurements state the thresholds in force."""
+_NAMED = 3
 _Codes = tuple[str, frozenset[tuple[str, str]]]
 _COUNTED = {
     *table.FIGURES,
@@ -124,7 +126,7 @@ def verify(path: Path, keys: Path | None = None) -> Verification:
         wrong += [f"{name}: planned, but the archive contains no record of it." for name in found.missing]
         # An older archive may state less than this version does, but nothing else.
         differ = [item for item in results if isinstance(item, Difference)]
-        older = [f"{item.where} (without {item.path[-1]})" for item in differ if item.missing and sealed_by.older]
+        older = _missing([item for item in differ if item.missing]) if sealed_by.older else []
         wrong += lines([item for item in differ if not (item.missing and sealed_by.older)])
         return Verification(
             run=found.run,
@@ -132,12 +134,26 @@ def verify(path: Path, keys: Path | None = None) -> Verification:
             sealed_by=sealed_by,
             files=len(archive.digests),
             measurements=len(rows),
-            figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED),
+            figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED - _newer(sealed_by.format)),
             wrong=_printable(*wrong),
             not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older, *unheld),
             signer=formatting.printable(signed.signer),
             thresholds=_printable(*experiment.loosened(found.config)),
         )
+
+
+def _missing(differ: Iterable[Difference]) -> list[str]:
+    """Return for each file or record the values that it lacks: all names, or the first ones and how many more."""
+    names: dict[str, dict[str, None]] = {}
+    for item in differ:
+        if item.where == _RECORD and item.recomputed is None:
+            continue
+        names.setdefault(item.where, {})[item.path[-1]] = None
+    found = []
+    for where, of in names.items():
+        some, more = list(of)[:_NAMED], len(of) - _NAMED
+        found.append(f"{where} (without {', '.join(some)}{f' and {more} more values' if more > 0 else ''})")
+    return found
 
 
 def _printable(*texts: str) -> tuple[str, ...]:
@@ -161,10 +177,20 @@ def _compared(
     accounts = list(found.accounts.values())
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
-    yield from compare_rows(_RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
+    yield from compare_rows(_RECORD, _recorded(table.rows(table.tidy(found.measurements, accounts)), sealed_by.format), rows)
     yield from stated.compare_tables(found.folder, expected)
     if sealed_by.format >= 2:
         yield from stated.compare_page(found, recomputed)
+
+
+def _recorded(rows: list[dict[str, Any]], archive_format: int) -> list[dict[str, Any]]:
+    """Return the rows of records without the empty cells of columns that records of this archive format do not have."""
+    newer = _newer(archive_format)
+    return [{name: value for name, value in row.items() if value is not None or name not in newer} for row in rows]
+
+
+def _newer(archive_format: int) -> set[str]:
+    return {column.name for column in COLUMNS if column.since > archive_format}
 
 
 def _recomputed(
@@ -216,7 +242,7 @@ def _judged(
     if record.verdict != "INVALID" and kept.figures is None and isinstance(raw, RawResult):
         # Recompute the results although the new verdict is INVALID. Some times allow no results.
         with contextlib.suppress(ValueError):
-            kept = replace(kept, figures=statistics.recount(raw.duration_s, raw.good))
+            kept = replace(kept, figures=statistics.recount(raw.duration_s, raw.good), course=steady.course(raw, point.load))
     return verdict.judged(base, kept), _codes(judgement), _words(judgement, details=True)
 
 
