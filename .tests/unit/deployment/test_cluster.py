@@ -15,6 +15,7 @@ from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import cluster, launcher
 from servemark.deployment.executors import ray as ray_executor
+from servemark.deployment.telemetry import SAMPLER
 from servemark.nodes import port_plan
 from servemark.processes import identity as processes
 from servemark.records import RayNode, Topology
@@ -50,7 +51,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     (replica,) = started.replicas
     address, port = replica.ray_address.split(":")
     assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, started.nodes[0], 0)[0])
-    (head,) = supervisor.read_daemons(plain.attempt)
+    (head,) = [daemon for daemon in supervisor.read_daemons(plain.attempt) if daemon.name != SAMPLER]
     assert head.name == "ray-head" and f"--port={port}" in head.argv and "--num-gpus=2" in head.argv
 
     scratch = next(word.removeprefix("--temp-dir=") for word in head.argv if word.startswith("--temp-dir="))
@@ -69,6 +70,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert ready.failure is None and startup.cluster_seconds == started.seconds
     stopped = plain.stop()
     assert {daemon.name: daemon.why for daemon in stopped.daemons} == {
+        SAMPLER: "stop_requested",
         "ray-head": "stop_requested",
         "server": "stop_requested",
     }

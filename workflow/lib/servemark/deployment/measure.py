@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts
+from servemark.deployment import attempts, telemetry
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.point_progress import PointProgress
@@ -84,7 +84,7 @@ class Measuring:
         self.here.check()
         stored.copy_raw(raw_path)
         # Thresholds are not in the ledger key, so a stored measurement is judged again.
-        facts = ServerFacts(same_process=True, client_exit_code=0)
+        facts = ServerFacts(same_process=True, client_exit_code=0, telemetry=stored.record.telemetry)
         judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
             # Stored before this check existed: remove it, so that the point is measured again.
@@ -186,6 +186,9 @@ class Measuring:
         if isinstance(results, RawError):
             # A full disk is an error, not an INVALID measurement.
             storage.require(draft.parent)
+        since = datetime.fromisoformat(started_at).timestamp()
+        sampled, second_by_second = (None, None) if facts.died or facts.hung else telemetry.collect(attempt, since, results)
+        facts = replace(facts, telemetry=sampled)
         judgement = verdict.judge(results, load, here.config.verdict, facts)
         failure = self._end_deployment(attempt, load, facts, server.blamed)
         here.check()
@@ -195,7 +198,8 @@ class Measuring:
             write_atomically(raw_path, NO_RESULTS)
         client.clear()
         replicas = {server.daemon: server.replica for server in ready.servers}
-        server.timeline(here.plan.deployment, load.name, started_at, replicas).write(Timeline.path(attempt, load.name))
+        timeline = server.timeline(here.plan.deployment, load.name, started_at, replicas)
+        timeline.model_copy(update={"telemetry": second_by_second}).write(Timeline.path(attempt, load.name))
         record = self._record(
             point,
             attempt,
@@ -204,6 +208,7 @@ class Measuring:
             client_argv=tuple(client.commands[0]),
             client_exit_code=facts.client_exit_code,
             replica_requests={replicas[name]: count - before[name] for name, count in after.items()},
+            telemetry=sampled,
             raw=raw_path.name,
             raw_sha256=file_sha256(raw_path),
             failure=failure,

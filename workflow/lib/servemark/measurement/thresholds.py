@@ -35,6 +35,10 @@ class Verdict(Strict):
         description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
         "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
     )
+    # 0.1: a server whose threads keep all cores busy loses about this share of its throughput to other processes that use it.
+    max_foreign_cpu: _Fraction = Field(
+        default=0.1, description="fraction of a CPU deployment's cores that other processes may use; above it: SUSPECT"
+    )
     min_client_overlap: _Fraction = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"
     )

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from servemark.measurement import clients, silence, statistics
+from servemark.measurement import clients, silence, statistics, telemetry
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import reason
 from servemark.measurement.statistics import disagreements, recount, span_of
 from servemark.measurement.thresholds import Verdict as Thresholds
-from servemark.records import Failure, LoadPoint, Measurement, Reason
+from servemark.records import Failure, LoadPoint, Measurement, Reason, Telemetry
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
@@ -40,6 +40,7 @@ class ServerFacts:
     client_exit_code: int | None = None
     client_timed_out: bool = False
     interrupted: str | None = None
+    telemetry: Telemetry | None = None
 
     @classmethod
     def of(cls, record: Measurement) -> ServerFacts:
@@ -52,6 +53,7 @@ class ServerFacts:
             client_exit_code=record.client_exit_code,
             client_timed_out="client_timeout" in details,
             interrupted=details.get(silence.INTERRUPTED),
+            telemetry=record.telemetry,
         )
 
 
@@ -84,6 +86,7 @@ def judge(raw: RawResult | RawError, load: LoadPoint, thresholds: Thresholds, se
         reasons += clients.rate_reasons(raw, load, thresholds)
         if server.interrupted is None:
             reasons += silence.reasons(raw, load)
+        reasons += telemetry.reasons(server.telemetry, load, thresholds)
     severities = {one.severity for one in reasons}
     verdict: Verdict = "INVALID" if "INVALID" in severities else "SUSPECT" if severities else "VALID"
     busiest = clients.busiest(raw.clients)

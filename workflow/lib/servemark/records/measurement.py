@@ -7,6 +7,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from servemark.records.base import Failure, Record, Strict
 from servemark.records.load_point import LoadPoint, embed
+from servemark.records.telemetry import Telemetry, TelemetryTimeline
 from snakemake_executor_plugin_slurm_guarded import records
 
 
@@ -58,6 +59,7 @@ class Measurement(Record):
     e2el_ms: Summary | None = None
     replica_requests: dict[str, int] = Field(default={}, description="each replica's own count of completed requests, with warm-ups")
     client_cpu: float | None = Field(default=None, description="cores of the client's busiest process; null: fewer than two samples")
+    telemetry: Telemetry | None = Field(default=None, description="GPUs or CPU load of the servers' nodes; null: not sampled")
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
     client_exit_code: int | None = None
@@ -98,6 +100,7 @@ class Timeline(Record):
     started_at: str
     interval_s: FiniteFloat = Field(description="time between two samples, seconds")
     servers: tuple[ServerTimeline, ...]
+    telemetry: TelemetryTimeline | None = Field(default=None, description="null: not sampled")
 
     @staticmethod
     def path(attempt: Path, point: str) -> Path:
