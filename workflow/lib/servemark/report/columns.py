@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.records import LoadPoint, Measurement, Topology
+from servemark.measurement import telemetry
+from servemark.records import LoadPoint, Measurement, Telemetry, Topology
 from servemark.report import formatting
 
 _TEXT, _WHOLE, _NUMBER = "string", "Int64", "float64"
@@ -109,6 +110,22 @@ def _of_topology(name: str, meaning: str, dtype: str) -> Column:
     return Column(name, meaning, dtype, lambda row: getattr(row.shape, name, None))
 
 
+def _of_telemetry(name: str, meaning: str, read: Callable[[Telemetry], Any], label: str, unit: str = "") -> Column:
+    def value(row: Row) -> Any:
+        return None if row.item.telemetry is None else read(row.item.telemetry)
+
+    return Column(name, meaning, _NUMBER, value, figure=True, label=label, unit=unit)
+
+
+def _energy(row: Row, factor: float) -> float | None:
+    joules = telemetry.energy_per_token(row.item)
+    return None if joules is None else factor * joules
+
+
+def _idle(row: Row) -> str | None:
+    return " ".join(telemetry.idle(row.item.telemetry)) or None if row.item.telemetry else None
+
+
 def _latency(metric: str, statistic: str) -> Column:
     def read(row: Row) -> Any:
         return getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
@@ -175,6 +192,19 @@ COLUMNS: tuple[Column, ...] = (
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
+    Column("gpu_energy_j_per_output_token", "GPU energy: joules of all allocated GPUs, idle ones included, per output token; see "
+           "[numbers](../explanation/numbers.md#gpu-energy)",
+           _NUMBER, lambda row: _energy(row, 1.0), figure=True, label="GPU energy per output token", unit="J"),
+    Column("gpu_kwh_per_million_tokens", "the same in kWh per million output tokens",
+           _NUMBER, lambda row: _energy(row, 1e6 / telemetry.JOULES_PER_KWH), figure=True, label="GPU energy per million output tokens",
+           unit="kWh"),
+    _of_telemetry("gpu_power_w", "mean power of all allocated GPUs", lambda found: found.power_w, "GPU power", "W"),
+    _of_telemetry("gpu_sm_clock_mhz", "mean SM clock of the GPUs with ranks", lambda found: found.sm_clock_mhz, "SM clock", "MHz"),
+    Column("gpus_allocated", "number of GPUs whose energy is counted",
+           _WHOLE, lambda row: len(row.item.telemetry.gpus) or None if row.item.telemetry else None),
+    Column("gpus_idle", "those that did no work, as NODE:POSITION, separated by spaces", _TEXT, _idle),
+    _of_telemetry("foreign_cpu_cores", "CPU cores of the deployment that other processes used; empty with GPUs",
+                  lambda found: found.foreign_cores, "Cores used by others"),
     Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),
     Column("client_node", "node of the client", _TEXT, lambda row: row.item.client_node),
     Column("job_id", "Slurm job of the measurement; empty without one", _TEXT, lambda row: row.job_id),
