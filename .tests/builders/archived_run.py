@@ -203,7 +203,7 @@ class ArchivedRun:
         bare = self._bare(
             deployment, point, attempt=attempt(deployment), started_at="2026-03-04T10:12:44.000+00:00",
             client_argv=("vllm", "bench", "serve", "--seed", str(point.load.seed)), client_exit_code=facts.client_exit_code,
-            raw=path.name, raw_sha256=file_sha256(path),
+            raw=path.name, raw_sha256=file_sha256(path), telemetry=facts.telemetry,
         )  # fmt: skip
         record = verdict.judged(bare, verdict.judge(raw, point.load, Verdict(), facts))
         record.write(self.folder / self.record(deployment, point.load.name))
