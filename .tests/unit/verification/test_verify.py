@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders import archived_run
-from builders import report_data_parts as parts
 from builders.archived_run import FINE, wrong
 from servemark import verification
 from servemark.archive import crate
@@ -293,30 +291,6 @@ def test_recorded_suspension_is_kept_and_silence_is_found(run):
     assert wrong(run.seal()) == []
     run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(verdict="VALID", reasons=[]))
     assert any("interrupted" in line for line in wrong(run.seal()))
-
-
-def test_reasons_from_telemetry_are_recomputed_from_record(run):
-    run.judge("plain", "chat-c1-r1", replace(FINE, telemetry=parts.gpu_telemetry(foreign_processes=(7,))))
-    record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
-    assert "foreign_process" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
-    assert wrong(run.seal()) == []
-
-    def cleaned(data: dict[str, Any]) -> None:
-        data["telemetry"]["nodes"][0]["gpus"][0]["foreign_processes"] = []
-
-    run.edit_json(run.record("plain", "chat-c1-r1"), cleaned)
-    assert any("plain chat-c1-r1: verdict" in line and "foreign_process" in line for line in wrong(run.seal()))
-
-
-def test_energy_per_token_is_recomputed_from_record(run):
-    run.judge("plain", "chat-c1-r1", replace(FINE, telemetry=parts.gpu_telemetry()))
-    assert wrong(run.seal()) == []
-
-    def less(data: dict[str, Any]) -> None:
-        data["telemetry"]["nodes"][0]["gpus"][0]["energy_j"] /= 2
-
-    run.edit_json(run.record("plain", "chat-c1-r1"), less)
-    assert any("gpu_energy_j_per_output_token" in line and "measurements.csv" in line for line in wrong(run.seal()))
 
 
 def test_rejected_and_earlier_points_are_ignored(run):

@@ -75,7 +75,8 @@ def collect(attempt: Path, since: float, raw: RawResult | RawError) -> tuple[Tel
     bounds = None if isinstance(raw, RawError) else wall_window(raw)
     if bounds is None or not (attempt / FOLDER).is_dir():
         return None, None
-    begin, end = bounds
+    # As in the record, so that the record and the samples give the same values again.
+    begin, end = (round(moment, 3) for moment in bounds)
     deadline = max(time.time(), end) + LATE_S
     while True:
         found = _read(attempt)

@@ -36,6 +36,7 @@ EVENTS = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvidia-ml-py 13.615)."""
 # The names in in_model_env/gpu_watch.py, in its order.
 _GPU_VALUES = ("power_w", "energy_j", "sm_mhz", "events", "temperature_c", "busy_percent", "memory_mib")
+_CPU_VALUES = ("busy_s", "own_s", "mhz")
 
 
 class _Gpu(BaseModel):
@@ -84,13 +85,13 @@ def read(node: str, path: Path) -> NodeSamples:
         header = Header.model_validate(lines[0])
     except (OSError, IndexError, ValidationError):
         return NodeSamples(node, None, np.array([]))
-    samples = [line for line in lines[1:] if isinstance(line.get("t"), int | float) and ("gpus" if header.gpus else "busy_s") in line]
-    times = np.array([line["t"] for line in samples])
+    samples = [line for line in lines[1:] if _is_sample(line, len(header.gpus))]
+    times = np.array([line["t"] for line in samples], dtype=float)
     if header.gpus:
         by_gpu = [[line["gpus"][number] for line in samples] for number in range(len(header.gpus))]
         values = tuple({name: _column(rows, index) for index, name in enumerate(_GPU_VALUES)} for rows in by_gpu)
         return NodeSamples(node, header, times, values, tuple([(row[7], row[8]) for row in rows] for rows in by_gpu))
-    return NodeSamples(node, header, times, cpu={name: _column(samples, name) for name in ("busy_s", "own_s", "mhz")})
+    return NodeSamples(node, header, times, cpu={name: _column(samples, name) for name in _CPU_VALUES})
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -99,6 +100,27 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_sample(line: dict[str, Any], gpus: int) -> bool:
+    """Return whether a line has the form of a sample of this many GPUs, or of CPUs if there are none. An archive may hold anything."""
+    if not isinstance(line.get("t"), int | float):
+        return False
+    if gpus == 0:
+        return all(isinstance(line.get(name), int | float) or (name == "mhz" and line.get(name, 0) is None) for name in _CPU_VALUES)
+    rows = line.get("gpus")
+    return isinstance(rows, list) and len(rows) == gpus and all(map(_is_gpu, rows))
+
+
+def _is_gpu(row: Any) -> bool:
+    count = len(_GPU_VALUES)
+    if (
+        not isinstance(row, list)
+        or len(row) != count + 2
+        or not all(value is None or isinstance(value, int | float) for value in row[:count])
+    ):
+        return False
+    return isinstance(row[count], list) and all(isinstance(pid, int) for pid in row[count]) and isinstance(row[count + 1], int)
 
 
 def _column(rows: Sequence[Any], key: Any) -> np.ndarray:
@@ -122,9 +144,7 @@ class Window:
 
 def telemetry(nodes: Sequence[NodeSamples], window: Window) -> Telemetry:
     """Return what the nodes reported during a load."""
-    return Telemetry(
-        begin=round(window.begin, 3), end=round(window.end, 3), interval_s=INTERVAL_S, nodes=tuple(_node(one, window) for one in nodes)
-    )
+    return Telemetry(begin=window.begin, end=window.end, interval_s=INTERVAL_S, nodes=tuple(_node(one, window) for one in nodes))
 
 
 def _node(samples: NodeSamples, window: Window) -> NodeTelemetry:

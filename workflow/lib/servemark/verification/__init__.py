@@ -26,6 +26,7 @@ from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.gather import RunRecords
 from servemark.verification import sealed, stated
+from servemark.verification.sampled import compare_telemetry
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.stated import Difference, compare_rows, lines
 from servemark.verification.unpack import unpacked
@@ -131,7 +132,7 @@ def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]
         yield from stated.compare_page(found, recomputed)
 
 
-def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Difference]:
+def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Difference | str]:
     """Judge every measurement again from its per-request results; yield each verdict that differs from the record's.
 
     Where a verdict differs, the measurement keeps the recorded one, so that its results can still be compared.
@@ -147,6 +148,7 @@ def _recomputed(found: RunRecords, into: list[Measurement]) -> Iterator[Differen
         measurement, codes, words = _judged(record, point, raw, thresholds)
         if codes != _codes(record):
             yield Difference((f"{record.deployment} {record.load.name}", "verdict"), _RECORD, _words(record), words)
+        yield from compare_telemetry(found, record, measurement.duration_s)
         into.append(measurement)
 
 
