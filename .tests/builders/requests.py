@@ -65,5 +65,5 @@ def codes(judgement, severity=None):
 
 
 def as_client(raw, **changes) -> Client:
-    said = {name: value for name, value in vars(raw).items() if name != "clients"}
+    said = {name: value for name, value in vars(raw).items() if name not in ("clients", "clock")}
     return Client(**(said | changes))
