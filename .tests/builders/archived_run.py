@@ -255,7 +255,7 @@ class ArchivedRun:
         bare = self._bare(
             plan, point, attempt=attempt(deployment), started_at=f"2026-03-04T10:12:{10 + 10 * number}.000+00:00", client_argv=tuple(argv),
             client_exit_code=facts.client_exit_code, client_node="node01", raw=path.name, raw_sha256=file_sha256(path),
-            replica_requests={"r0": load.requests + sum(one.warmups for one in shares(load))},
+            replica_requests={"r0": load.requests + sum(one.warmups for one in shares(load))}, telemetry=facts.telemetry,
         )  # fmt: skip
         record = verdict.judged(bare, verdict.judge(raw, load, Verdict(), facts))
         record.write(self.folder / self.record(deployment, load.name))

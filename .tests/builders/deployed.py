@@ -140,13 +140,16 @@ class Deployment:
     variables: dict[str, str] = field(default_factory=dict)
     topology: Topology = field(default_factory=Topology)
     site: Site | None = None
+    hardware: Hardware = HARDWARE
     points: int = 2
     point: dict[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(
         default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
     )
     # Points are short and the machine may be busy; these tests do not judge the effects.
-    verdict: Verdict = field(default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=1.0, max_burst_fraction=0.9))
+    verdict: Verdict = field(
+        default_factory=lambda: Verdict(min_duration_s=0.0, min_requests_per_slot=1.0, max_burst_fraction=0.9, max_foreign_cpu=1.0)
+    )
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
@@ -234,6 +237,7 @@ class Deployment:
             config=self.config,
             environment=self.environment,
             manifest=self.manifest,
+            hardware=self.hardware,
         )
 
     def start(self, *, hold: bool = False) -> Cluster:

@@ -59,6 +59,23 @@ def timeline(item: records.Measurement, servers: int = 1, seconds: int = 24) -> 
     )
 
 
+def gpu_telemetry(begin: float = 0.0, seconds: float = 100.0, gpus: int = 1, **changes: object) -> records.Telemetry:
+    """GPUs of 400 W each on one node."""
+    values: dict = {
+        "uuid": "GPU-a", "name": "NVIDIA H200", "replica": "r0", "samples": int(seconds), "energy_j": 400.0 * seconds, "power_w": 400.0,
+        "sm_clock_mhz": 1500.0, "sm_clock_min_mhz": 1400.0, "temperature_max_c": 60, "busy": 0.9, "busy_max": 1.0, "memory_max_mib": 1000,
+    }  # fmt: skip
+    every = tuple(records.GpuTelemetry(position=number, **(values | changes)) for number in range(gpus))
+    node = records.NodeTelemetry(node="gn01", samples=int(seconds), longest_gap_s=1.0, gpus=every)
+    return records.Telemetry(begin=begin, end=begin + seconds, interval_s=1.0, nodes=(node,))
+
+
+def cpu_telemetry(foreign: float) -> records.Telemetry:
+    """A node of 8 cores, of which others used ``foreign``."""
+    node = records.NodeTelemetry(node="n", samples=100, longest_gap_s=1.0, cores=8, busy_cores=4.0 + foreign, foreign_cores=foreign)
+    return records.Telemetry(begin=0.0, end=100.0, interval_s=1.0, nodes=(node,))
+
+
 def timelines(measurements: Sequence[records.Measurement], servers: int = 1) -> dict[tuple[str, str], records.Timeline]:
     """One for every accepted measurement."""
     accepted = [item for item in measurements if item.verdict != "INVALID"]

@@ -95,5 +95,5 @@ def codes(judgement, severity=None):
 
 def as_client(raw, **changes) -> Client:
     """Return a result as that of one process, whose CPU time is known."""
-    said = {name: value for name, value in vars(raw).items() if name != "clients"}
+    said = {name: value for name, value in vars(raw).items() if name not in ("clients", "clock")}
     return Client(**(said | {"cpu": samples(min((one.start for one in raw.requests), default=0.0), raw.duration_s)} | changes))

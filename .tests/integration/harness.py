@@ -68,7 +68,7 @@ def basic_config(prefix: Path, cache: Path) -> dict[str, Any]:
         },
         "cache": str(cache),
         # Short points on a busy machine; these tests do not judge the numbers.
-        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 0.9},
+        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 0.9, "max_foreign_cpu": 1.0},
         "timeouts": {"cluster": 20.0, "start": 30.0, "stall": 20.0, "point": 60.0, "no_progress": 20.0, "stop": 3.0},
     }  # fmt: skip
 

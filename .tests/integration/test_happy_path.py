@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tarfile
 from collections import Counter
@@ -65,6 +66,8 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
     assert "</html>" in fresh.report()
     assert fresh.record("check.json")["holes"] == []
 
+    assert_sampled(fresh)
+
     archive = fresh.results / "archive" / f"{RUN}.tar.zst"
     subprocess.run(["sha256sum", "--quiet", "-c", f"{archive.name}.sha256"], cwd=archive.parent, check=True)
     top = unpack(archive, tmp_path / "unpacked")
@@ -100,6 +103,19 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
         assert action["actionStatus"].endswith("/CompletedActionStatus") and len(action["result"]) == 4
         assert (top / f"deployments/{name}/attempts/001/sources.json").exists()
     assert "," not in told["#servemark"]["description"], "both attempts were started from the same sources"
+
+
+def assert_sampled(checkout: Checkout) -> None:
+    """Assert that each deployment had a sampler that ended with it, and that each point keeps what it saw."""
+    for name in "ab":
+        sampler = checkout.daemon(name, "telemetry")
+        assert (sampler["why"], sampler["exit_code"]) == ("stop_requested", 0)
+        for record in checkout.points(name).values():
+            (node,) = record["telemetry"]["nodes"]
+            assert node["fault"] is None and node["cores"] == len(os.sched_getaffinity(0)) and node["foreign_cores"] is not None
+            assert record["telemetry"]["end"] - record["telemetry"]["begin"] > 0.9 * record["duration_s"] - 0.01
+            (file,) = (Path(checkout.path) / record["attempt"] / "telemetry").glob("*.jsonl")
+            assert file.stem == node["node"]
 
 
 def assert_attempts_apart(checkout: Checkout) -> None:

@@ -15,7 +15,7 @@ _SITE = Path(__file__).with_name("site")
 
 
 def make_prefix(directory: Path) -> Path:
-    """Make an environment prefix whose ``bin/python`` finds stand-ins of vllm, torch and ray, and nothing else.
+    """Make an environment prefix whose ``bin/python`` finds stand-ins of vllm, torch, ray and pynvml, and nothing else.
 
     Takes about 0.1 s. ``bin/python -m vllm.entrypoints.cli.main`` has ``serve`` and ``bench serve``; ``site/vllm/standin_faults.py``
     describes the variables for their pace and faults.

@@ -113,6 +113,9 @@
     lines: chosen("point") ? [
       ["timeline-requests", () => lineSpec("requests", { running: "running", waiting: "waiting" })],
       ["timeline-kv", () => lineSpec("kv", { kv_percent: "KV cache in use" })],
+      ["timeline-power", () => lineSpec("power", { power_w: "GPU power" })],
+      ["timeline-clock", () => lineSpec("clock", { sm_clock_mhz: "SM clock" })],
+      ["timeline-foreign", () => lineSpec("foreign", { foreign_cores: "other processes" })],
     ] : [],
     startup: [["startup", startupSpec]],
   };

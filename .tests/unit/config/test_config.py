@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_documents():
     }  # fmt: skip
     assert config.verdict.model_dump() == {
         "max_failed_fraction": 0, "min_duration_s": 1, "min_requests_per_slot": 3,
-        "output_tokens_tolerance": 0, "input_tokens_tolerance": 0.05, "max_burst_fraction": 0.2,
+        "output_tokens_tolerance": 0, "input_tokens_tolerance": 0.05, "max_burst_fraction": 0.2, "max_foreign_cpu": 0.1,
         "max_client_cpu": 0.85, "min_client_overlap": 0.9, "max_rate_deviation": 0.05, "min_in_flight": 0.9,
     }  # fmt: skip
     chat = config.workloads["chat"]
@@ -284,3 +284,23 @@ def test_message_in_configuration_md_is_the_real_one(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         load(Path("my.yaml"))
     assert f"{caught.value}\n" in _blocks("")
+
+
+@pytest.mark.parametrize(
+    ("prices", "key"),
+    [
+        ({"gpu_hour": 2.5, "currency": "EUR"}, None),
+        ({"gpu_hour": 2.5, "kwh": 0.3, "currency": "EUR"}, None),
+        ({"gpu_hour": -1.0, "currency": "EUR"}, "prices.gpu_hour"),
+        ({"gpu_hour": 2.5}, "prices"),
+        ({"gpu_hour": 2.5, "currency": "E U R"}, "prices.currency"),
+    ],
+)
+def test_prices_need_a_gpu_hour_and_a_currency(prices, key):
+    if key is None:
+        config = validate(small(prices=prices))
+        assert config.prices is not None and config.prices.currency == "EUR"
+    else:
+        with pytest.raises(ConfigError) as refused:
+            validate(small(prices=prices))
+        assert key in str(refused.value)

@@ -115,7 +115,7 @@ def pair(tmp_path) -> BenchmarkClient:
     (tmp_path / ".other.draft.0").write_text("a neighbour's")
     start = json.loads(REAL.read_text())["start_times"][0]
     samples = [[start - 5, 1.0], [start, 2.0], [start + 0.1, 2.05], [start + 900, 3.0]]
-    (tmp_path / ".raw.draft.cpu").write_text(json.dumps([samples, samples]))
+    (tmp_path / ".raw.draft.samples").write_text(json.dumps({"cpu": [samples, samples], "clock": [start + 1, 1_800_000_001.0]}))
     return client
 
 
@@ -131,7 +131,7 @@ def test_results_of_processes_are_merged_with_cpu_samples(pair):
 
 @pytest.mark.parametrize("text", [None, "", "[[1"])
 def test_results_without_samples_are_results(pair, text):
-    path = pair.draft.with_name(".raw.draft.cpu")
+    path = pair.draft.with_name(".raw.draft.samples")
     path.unlink() if text is None else path.write_text(text)
     assert [client.cpu for client in pair.collect().clients] == [(), ()]
 

@@ -15,6 +15,7 @@ from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
 from servemark.deployment import cluster, launcher
 from servemark.deployment.executors import ray as ray_executor
+from servemark.deployment.telemetry import SAMPLER
 from servemark.nodes import port_plan
 from servemark.processes import identity as processes
 from servemark.records import RayNode, Topology
@@ -22,6 +23,10 @@ from servemark.records import RayNode, Topology
 TOPOLOGY = Topology(devices_per_node=2, tensor_parallel=2, executor="ray")
 THERE = f"[{NODE!r}]"
 NONE = "Node {host}: expected to join Ray from 127.0.0.1 with 2 device(s); found no such node (there are none)."
+
+
+def without_samplers(plain):
+    return [daemon for daemon in supervisor.read_daemons(plain.attempt) if not daemon.name.startswith(SAMPLER)]
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     (replica,) = started.replicas
     address, port = replica.ray_address.split(":")
     assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, started.nodes[0], 0)[0])
-    (head,) = supervisor.read_daemons(plain.attempt)
+    (head,) = without_samplers(plain)
     assert head.name == "ray-head" and f"--port={port}" in head.argv and "--num-gpus=2" in head.argv
 
     scratch = next(word.removeprefix("--temp-dir=") for word in head.argv if word.startswith("--temp-dir="))
@@ -69,6 +74,7 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert ready.failure is None and startup.cluster_seconds == started.seconds
     stopped = plain.stop()
     assert {daemon.name: daemon.why for daemon in stopped.daemons} == {
+        SAMPLER: "stop_requested",
         "ray-head": "stop_requested",
         "server": "stop_requested",
     }
@@ -193,7 +199,7 @@ def test_ray_over_two_nodes_has_head_and_worker(ray, slurm, site):
     plain = ray(nodes=f"[{one!r}]", topology=spans, site=site)
     started = plain.start()
     assert started.failure is None, started.failure
-    head, worker = supervisor.read_daemons(plain.attempt)
+    head, worker = without_samplers(plain)
     assert [(each.name, each.node) for each in (head, worker)] == [("ray-head", "node1"), ("ray-n1", "node2")]
     assert options(worker.argv)["--address"] == started.replicas[0].ray_address
     assert options(head.argv)["--num-gpus"] == options(worker.argv)["--num-gpus"] == "1"
@@ -233,7 +239,7 @@ def test_each_replica_has_its_own_ray_cluster_and_ports(ray, slurm, site):
     plain = ray(nodes=f"[{one!r}]", topology=two, site=site)
     started = plain.start()
     assert started.failure is None, started.failure
-    heads = supervisor.read_daemons(plain.attempt)
+    heads = without_samplers(plain)
     assert {head.name: head.node for head in heads} == {
         "ray-r0-head": "node1", "ray-r1-head": "node1", "ray-r2-head": "node2", "ray-r3-head": "node2"
     }  # fmt: skip

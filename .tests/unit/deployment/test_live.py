@@ -13,6 +13,7 @@ import pytest
 from builders.deployed import assert_all_gone, reasons
 from servemark import supervisor
 from servemark.deployment import attempts
+from servemark.deployment.telemetry import SAMPLER
 from servemark.machine import network
 from servemark.measurement.ledger import file_sha256
 from servemark.processes import identity
@@ -63,8 +64,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     stopped = plain.stop()
     assert (stopped.failure, Path(stopped.attempt).name, stopped.replay) == (None, "001", False)
     assert stopped.leftovers == ()
-    (daemon,) = stopped.daemons
-    assert (daemon.name, daemon.why) == ("server", "stop_requested")
+    assert {daemon.name: daemon.why for daemon in stopped.daemons} == {SAMPLER: "stop_requested", "server": "stop_requested"}
     assert not key.exists(), "secrets are removed"
     assert_all_gone(plain)
 

@@ -12,6 +12,7 @@ from builders.deployed import assert_all_gone, assert_no_figure, planned_point, 
 from builders.standin_router import put_router
 from builders.standin_running import free_port
 from servemark.deployment import attempts
+from servemark.deployment.telemetry import SAMPLER
 from servemark.measurement.raw import read_raw
 from servemark.measurement.thresholds import stored
 from servemark.records import Topology
@@ -49,7 +50,7 @@ def test_two_replicas_share_requests_behind_one_address(pair):
     # The client's warm-up is counted too.
     assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
     stopped = plain.stop()
-    assert {daemon.name for daemon in stopped.daemons} == {"server-r0", "server-r1", "router"}
+    assert {daemon.name for daemon in stopped.daemons} == {SAMPLER, "server-r0", "server-r1", "router"}
     assert_all_gone(plain)
 
 
@@ -89,7 +90,7 @@ def test_load_past_router_goes_to_server_with_engines(pair):
 
 
 def test_three_client_processes_share_load_over_two_replicas(pair):
-    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 1.0, "max_client_cpu": 1.0}
+    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 1.0, "max_client_cpu": 1.0, "max_foreign_cpu": 1.0}
     plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
     plain.verdict = stored({**limits, "min_client_overlap": 0.0})
     second = planned_point(2, plain.plan.key_parts, concurrency=3, requests=6, warmups=1, ask="replica")

@@ -18,6 +18,7 @@ from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.deployment import attempts, cluster
 from servemark.deployment import stop as stop_module
+from servemark.deployment.telemetry import SAMPLER
 from servemark.errors import ServemarkError
 from servemark.nodes import survey
 from servemark.processes import identity
@@ -51,7 +52,7 @@ def test_server_ignoring_term_is_killed_and_named(deploy):
     stopped = plain.stop()
     assert time.monotonic() - begin < 8
     assert any(text.startswith(f"{pid} ") for text in stopped.leftovers)
-    assert stopped.daemons[0].signal == signal.SIGKILL
+    assert {daemon.name: daemon.signal for daemon in stopped.daemons} == {SAMPLER: None, "server": signal.SIGKILL}
     assert_all_gone(plain)
 
 

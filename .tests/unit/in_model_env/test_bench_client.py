@@ -103,7 +103,7 @@ class Clients:
             for file, (what, seconds) in zip(self.files, whats, strict=True)
         ]
         order = folder / "order.json"
-        order.write_text(json.dumps({"processes": argvs, "cpu": str(folder / "cpu.json")}))
+        order.write_text(json.dumps({"processes": argvs, "samples": str(folder / "cpu.json")}))
         self.log = folder / "log"
         with self.log.open("w") as stream:
             self.process = subprocess.Popen(
@@ -202,7 +202,7 @@ def test_each_process_has_only_its_own_socket(tmp_path):
     listed = f"' '.join([os.environ['{VARIABLE}'], *os.listdir('/proc/self/fd')])"
     tell = f"import os; os.write(1, ({listed} + chr(10)).encode())"
     order = tmp_path / "order.json"
-    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]] * 3, "cpu": str(tmp_path / "cpu")}))
+    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]] * 3, "samples": str(tmp_path / "cpu")}))
     argv = [sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
@@ -216,7 +216,7 @@ def test_each_process_has_only_its_own_socket(tmp_path):
 def test_single_process_gets_no_barrier(tmp_path):
     order = tmp_path / "order.json"
     tell = f"import os, sys; sys.exit(3 if '{VARIABLE}' in os.environ else 0)"
-    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "cpu": str(tmp_path / "cpu")}))
+    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "samples": str(tmp_path / "cpu")}))
     done = subprocess.run([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)], timeout=30)
     assert done.returncode == 0
 

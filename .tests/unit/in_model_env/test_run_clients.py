@@ -51,10 +51,10 @@ class Clients:
 
     def __init__(self, folder: Path, *whats: str):
         self.files = [folder / f"client-{index}" for index in range(len(whats))]
-        self.cpu = folder / "cpu.json"
+        self.file = folder / "samples.json"
         order = folder / "order.json"
         processes = [[sys.executable, "-c", FAKE, str(file), what] for file, what in zip(self.files, whats, strict=True)]
-        order.write_text(json.dumps({"processes": processes, "cpu": str(self.cpu)}))
+        order.write_text(json.dumps({"processes": processes, "samples": str(self.file)}))
         self.process = subprocess.Popen([sys.executable, str(SCRIPT), str(order)])
 
     @property
@@ -65,7 +65,7 @@ class Clients:
         return [Identity.of(int(file.read_text().split()[0])) for file in self.files]
 
     def samples(self) -> list[list[tuple[float, float]]]:
-        return json.loads(self.cpu.read_text())
+        return json.loads(self.file.read_text())["cpu"]
 
 
 @pytest.fixture

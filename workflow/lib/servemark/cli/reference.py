@@ -112,6 +112,9 @@ def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], 
             inner, key = typing.get_args(inner)[1], f"{key}.NAME"
         elif typing.get_origin(inner) is tuple:
             inner, key = typing.get_args(inner)[0], f"{key}[]"
+        elif any("$ref" in choice for choice in part.get("anyOf", ())):
+            # A section that may be absent.
+            inner = typing.get_args(inner)[0]
         for kind in KINDS.values() if inner == Workload else (inner,):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 # A key that several kinds of workload share has one row.

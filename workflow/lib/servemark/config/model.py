@@ -26,6 +26,7 @@ from servemark.config.field_types import (
     reference,
     refuse,
 )
+from servemark.config.prices import Prices
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import Workload
 from servemark.measurement.thresholds import Verdict
@@ -180,6 +181,9 @@ class Config(Strict):
     )
     share_ledger: Flag = Field(default=False, description="true: all runs use the same finished measurements (in the cache)")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
+    prices: Prices | None = Field(
+        default=None, description="prices for the cost of a million output tokens in the report; no other file uses them"
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="time limits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),

@@ -31,6 +31,7 @@ _PATTERNS = {
     MODULE_PATTERN: "the name of a module, such as brics/nccl or cuda/12.6",
     r"^(deployments|workloads)\.[a-z0-9][a-z0-9.-]*$": "`deployments.NAME` or `workloads.NAME`",
     r"^[^/\s]+/[^/\s]+$": "`deployment/point`, both may contain * and ?",
+    r"^\S{1,8}$": "at most 8 characters without spaces",
 }
 # Of a longer message, the terminal would not show the first lines.
 _SHOWN_CHOICES = 20

@@ -103,7 +103,7 @@ class BenchmarkClient:
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
         """Run all processes on the client's node. If ``check`` returns a text, they are stopped."""
         order, point = self._beside("order"), self.point
-        write_atomically(order, json.dumps({"processes": self.commands, "cpu": str(self._beside("cpu").absolute())}) + "\n")
+        write_atomically(order, json.dumps({"processes": self.commands, "samples": str(self._beside("samples").absolute())}) + "\n")
         warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
         # A request rate spreads its starts and ends with its last request by itself.
         timed = point.request_rate is None and (point.ramp_up_s is not None or point.sending_s is not None)
@@ -140,9 +140,11 @@ class BenchmarkClient:
                 if self._beside(index).exists():
                     self._beside(index).replace(self.draft)
                 return error
-        samples: list[Samples] = [()] * self.point.clients
-        # CPU samples are optional: the requests' times do not depend on them.
+        cpu: list[Samples] = [()] * self.point.clients
+        clock = None
+        # Samples are optional: the requests' times do not depend on them.
         with contextlib.suppress(OSError, ValueError):
-            samples = json.loads(self._beside("cpu").read_text())
-        write_atomically(self.draft, json.dumps(merge(parts, samples)))
+            found = json.loads(self._beside("samples").read_text())
+            cpu, clock = found["cpu"], found["clock"]
+        write_atomically(self.draft, json.dumps(merge(parts, cpu) | ({} if clock is None else {"clock": clock})))
         return read_raw(self.draft)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.deployment import attempts, executors, node_checks
+from servemark.deployment import attempts, executors, node_checks, telemetry
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.environments.build import verify as verify_environment
@@ -72,6 +72,8 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         verify_environment(here.environment, here.config.cache, progress)
         contents.verify(plan.contents, here.config.cache)
         record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
+        if not hold:
+            telemetry.start(here, launcher, found, record.replicas)
         replicas, ray_nodes = executors.of(here, launcher, found).bring_up(record.replicas)
         record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
     except ServemarkError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts, counters
+from servemark.deployment import attempts, counters, telemetry
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.counters import Scrape
@@ -198,6 +198,9 @@ class Measuring:
         if isinstance(results, RawError):
             # A full disk is an error, not an INVALID measurement.
             storage.require(draft.parent)
+        since = datetime.fromisoformat(started_at).timestamp()
+        sampled, second_by_second = (None, None) if facts.died or facts.hung else telemetry.collect(attempt, since, results)
+        facts = replace(facts, telemetry=sampled)
         judgement = verdict.judge(results, load, here.config.verdict, facts)
         failure = self._end_deployment(attempt, load, facts, server.blamed)
         here.check()
@@ -206,7 +209,8 @@ class Measuring:
         else:
             write_atomically(raw_path, NO_RESULTS)
         client.clear()
-        server.timeline(here.plan.deployment, load.name, started_at, replicas).write(Timeline.path(attempt, load.name))
+        timeline = server.timeline(here.plan.deployment, load.name, started_at, replicas)
+        timeline.model_copy(update={"telemetry": second_by_second}).write(Timeline.path(attempt, load.name))
         record = self._record(
             point,
             attempt,
@@ -216,6 +220,7 @@ class Measuring:
             client_exit_code=facts.client_exit_code,
             replica_requests=_by_replica(counted),
             counters=counted,
+            telemetry=sampled,
             raw=raw_path.name,
             raw_sha256=file_sha256(raw_path),
             failure=failure,

@@ -2,9 +2,10 @@
 
 usage: python run_clients.py ORDER.json
 
-ORDER.json: {"processes": [ARGV, ...], "cpu": FILE}. Once a second FILE gets [moment, seconds] for each process: the moment on the clock of
-the requests (CLOCK_MONOTONIC, as time.perf_counter on Linux), and the CPU seconds of the process and its children. After the first exit
-code other than 0, or signal N, this script ends the other processes and exits with that code, or with 128 + N.
+ORDER.json: {"processes": [ARGV, ...], "samples": FILE}. At the end FILE gets {"cpu": [...], "clock": [moment, time]}. For each process,
+"cpu" has [moment, seconds] about once a second: the moment on the clock of the requests (CLOCK_MONOTONIC, as time.perf_counter on Linux),
+and the CPU seconds of the process and its children. "clock" is one moment on that clock and on the wall clock (seconds since 1970). After
+the first exit code other than 0, or signal N, this script ends the other processes and exits with that code, or with 128 + N.
 """
 
 import contextlib
@@ -136,8 +137,8 @@ def main(path: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.append(number))
     code = run(order["processes"], samples, signals)
-    with open(order["cpu"], "w") as stream:
-        json.dump(samples, stream)
+    with open(order["samples"], "w") as stream:
+        json.dump({"cpu": samples, "clock": [time.perf_counter(), time.time()]}, stream)
     return code
 
 

@@ -45,6 +45,15 @@ def window(client: Results) -> tuple[float, float] | None:
     return begin, begin + client.duration_s
 
 
+def wall_window(raw: RawResult) -> tuple[float, float] | None:
+    """Return first and last moment of the load in seconds since 1970; None if the file does not relate the two clocks."""
+    windows = [found for found in map(window, raw.clients or (raw,)) if found]
+    if raw.clock is None or not windows:
+        return None
+    moment, wall = raw.clock
+    return min(begin for begin, _ in windows) - moment + wall, max(end for _, end in windows) - moment + wall
+
+
 def span_s(clients: Sequence[Client]) -> float:
     """Return seconds from the first moment of any process to the last moment of any; for one process its own duration."""
     windows = [found for found in map(window, clients) if found]

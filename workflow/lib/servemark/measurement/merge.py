@@ -76,7 +76,7 @@ def _throughputs(data: Mapping[str, Any], duration_s: float) -> dict[str, float]
 
 def _share(raw: RawResult, samples: Samples) -> Client:
     begin, end = clients.window(raw) or (0.0, 0.0)
-    own = {name: value for name, value in vars(raw).items() if name != "clients"}
+    own = {name: value for name, value in vars(raw).items() if name not in ("clients", "clock")}
     return Client(**own, cpu=tuple((moment, used) for moment, used in samples if begin <= moment <= end))
 
 

@@ -13,7 +13,8 @@ without an error); ``ttfts`` (0.0 without any chunk), ``itls`` (a list each) and
 If several client processes share the load, :mod:`servemark.measurement.merge` merges their files into one with another key, ``clients``: an
 entry for each process, in the order of its requests in the lists. An entry has the process's own totals (``num_prompts`` to
 ``mean_itl_ms``), ``listed`` (the number of its entries in the lists), ``first_start`` (start of its first request), and ``cpu``: ``[moment,
-seconds]`` about once a second, on the same clock, with the CPU time used since the process started.
+seconds]`` about once a second, on the same clock, with the CPU time used since the process started. The file also has ``clock``: one moment
+on the clock of the requests and on the wall clock, ``[moment, seconds since 1970]``.
 
 The file has no success flag. A failed request has an error text. If the server responded with a status line without a reason phrase
 (``output.error = response.reason or ""``), the text is empty and the TTFT is 0.0.
@@ -78,6 +79,7 @@ class _File(_Totals):
     queue_times: list[_Number] = []
     generated_texts: list[str] = []
     clients: list[_Entry] = []
+    clock: tuple[_Number, _Number] | None = None
 
 
 class RawError(ServemarkError):
@@ -131,9 +133,10 @@ class Client(Results):
 
 @dataclass(frozen=True)
 class RawResult(Results):
-    """The checked content of one result file. ``clients`` is empty for a file that vLLM's client wrote itself."""
+    """The checked content of one result file. ``clients`` is empty, and ``clock`` None, for a file that vLLM's client wrote itself."""
 
     clients: tuple[Client, ...] = ()
+    clock: tuple[float, float] | None = None
 
 
 def read_raw(path: Path) -> RawResult:
@@ -218,4 +221,4 @@ def checked(data: dict[str, Any]) -> RawResult:
         begin = end
     if clients and begin != len(requests):
         raise _Bad("raw_lengths", f"The client processes list {begin} requests, the file {len(requests)}")
-    return RawResult(**file.results(), requests=requests, clients=tuple(clients))
+    return RawResult(**file.results(), requests=requests, clients=tuple(clients), clock=file.clock)

@@ -28,16 +28,16 @@ class Row:
         severities: severities that a verdict can give it, the usual one first. Empty for failures and refusals.
         meaning: what happened, in one sentence.
         remedy: what to do; None if each message with this code states it.
-        since: archive format that introduced the check; an older archive is judged without it.
         outside: the cause lies outside the load point, so servemark always measures the point again.
+        since: archive format that introduced the reason. Older archives are judged without it.
     """
 
     code: str
     severities: tuple[Severity, ...]
     meaning: str
     remedy: str | None = None
-    since: int = 1
     outside: bool = False
+    since: int = 1
 
 
 def _read() -> dict[str, Row]:

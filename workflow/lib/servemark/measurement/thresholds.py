@@ -2,6 +2,7 @@
 
 Each limit has an allowed range, so that no value makes every result VALID: at most half of requests, tokens, rate or concurrency may be
 missing, each slot serves one request or more, and nine tenths of the tokens or of a client's core are the most that may be odd or busy.
+Only the duration and the load of other processes may be left unchecked.
 """
 
 import math
@@ -14,6 +15,7 @@ from servemark.records import Strict
 
 _Half = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 _Most = Annotated[float, Field(strict=True, ge=0, le=0.9)]
+_Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 _AtLeastHalf = Annotated[float, Field(strict=True, ge=0.5, le=1)]
 _AtLeastOne = Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -45,6 +47,10 @@ class Verdict(Strict):
         default=0.05,
         description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
         "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
+    )
+    # 0.1: a server whose threads keep all cores busy loses about this share of its throughput to other processes that use it.
+    max_foreign_cpu: _Share = Field(
+        default=0.1, description="fraction of a CPU deployment's cores that other processes may use; above it: SUSPECT"
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"

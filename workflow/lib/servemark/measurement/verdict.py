@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from servemark.measurement import clients, counters, laws, silence, stalls, statistics, steady
+from servemark.measurement import clients, counters, laws, silence, stalls, statistics, steady, telemetry
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import TABLE, reason
 from servemark.measurement.statistics import disagreements, recount, span_of
 from servemark.measurement.thresholds import Verdict as Thresholds
-from servemark.records import Failure, LoadPoint, Measurement, Reason, ServerCounters
+from servemark.records import Failure, LoadPoint, Measurement, Reason, ServerCounters, Telemetry
 
 Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 
@@ -40,6 +40,7 @@ class ServerFacts:
     client_timed_out: bool = False
     interrupted: str | None = None
     counters: ServerCounters | None = None
+    telemetry: Telemetry | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -54,6 +55,7 @@ class ServerFacts:
             client_timed_out="client_timeout" in details,
             interrupted=details.get(silence.INTERRUPTED),
             counters=record.counters,
+            telemetry=record.telemetry,
             options=record.key_parts.get("deployment", {}).get("options", {}),
         )
 
@@ -104,6 +106,7 @@ def judge(
             reasons = [one for one in reasons if one.code != "client_cpu_unknown"]
         if server.counters is not None:
             reasons += counters.reasons(raw, load, server.counters)
+        reasons += telemetry.reasons(server.telemetry, load, thresholds)
     if archive_format is not None:
         reasons = [one for one in reasons if TABLE[one.code].since <= archive_format]
     severities = {one.severity for one in reasons}

@@ -38,15 +38,17 @@ from servemark.records.measurement import (
 )
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
 from servemark.records.steady import Steady, SteadyLatency
+from servemark.records.telemetry import GpuTelemetry, NodeTelemetry, Telemetry, TelemetryTimeline
 from servemark.records.topology import Topology
 
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
     "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "EngineCounters",
-    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "Hardware", "Held", "Interface", "JobAccount", "KernelTools",
-    "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "Part", "Plan", "PlannedPoint", "Plans", "Prompts",
-    "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "ServerCounters", "ServerPlace",
-    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Timeline",
-    "Topology", "record_files", "replacing", "utc_now", "write_atomically",
+    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "GpuTelemetry", "Hardware", "Held", "Interface",
+    "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part", "Plan",
+    "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup",
+    "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped",
+    "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing", "utc_now",
+    "write_atomically",
 ]  # fmt: skip

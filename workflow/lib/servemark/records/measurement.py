@@ -9,6 +9,7 @@ from servemark.records.base import Failure, Record, Strict
 from servemark.records.counters import ServerCounters
 from servemark.records.load_point import LoadPoint, embed
 from servemark.records.steady import Steady
+from servemark.records.telemetry import Telemetry, TelemetryTimeline
 from snakemake_executor_plugin_slurm_guarded import records
 
 
@@ -69,6 +70,7 @@ class Measurement(Record):
     counters: ServerCounters | None = Field(default=None, description="of the servers; null: one of them did not respond, or an older file")
     thresholds: dict[str, float] = Field(default={}, description="thresholds of the verdict in force; empty: an older file")
     client_cpu: float | None = Field(default=None, description="cores of the client's busiest process; null: fewer than two samples")
+    telemetry: Telemetry | None = Field(default=None, description="GPUs or CPU load of the servers' nodes; null: not sampled")
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
     client_exit_code: int | None = None
@@ -109,6 +111,7 @@ class Timeline(Record):
     started_at: str
     interval_s: FiniteFloat = Field(description="time between two samples, seconds")
     servers: tuple[ServerTimeline, ...]
+    telemetry: TelemetryTimeline | None = Field(default=None, description="null: not sampled")
 
     @staticmethod
     def path(attempt: Path, point: str) -> Path:

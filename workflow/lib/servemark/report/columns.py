@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from servemark.measurement import counters, thresholds
-from servemark.records import LoadPoint, Measurement, Topology
-from servemark.report import formatting
+from servemark.measurement import counters, telemetry, thresholds
+from servemark.records import Telemetry
+from servemark.report import formatting, measured
+from servemark.report.measured import Row
 
 _TEXT, _WHOLE, _NUMBER = "string", "Int64", "float64"
 STATISTICS = {
@@ -30,20 +31,6 @@ STEADY = "steady_"
 """Begins the names of results of the steady state. The rest of the name is that of the same result of the whole run."""
 SEVERAL_TOKENS = 1.05
 """Mean tokens per chunk above which the report calls ITL a time between chunks: one chunk in 20 holds two tokens."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A measurement, the topology in its ledger key (or None), and its Slurm job."""
-
-    item: Measurement
-    shape: Topology | None
-    job_id: str | None = None
-
-    @property
-    def load(self) -> LoadPoint:
-        """Return the measurement's load point."""
-        return self.item.load
 
 
 @dataclass(frozen=True)
@@ -96,28 +83,15 @@ THROUGHPUT = Group("Throughput per second")
 LATENCIES = {metric: Group(metric.upper(), title, "ms") for metric, title in formatting.METRICS.items()}
 
 
-def topology(item: Measurement) -> Topology | None:
-    """Return the topology in a measurement's ledger key, or None.
-
-    Raises:
-        ValueError, TypeError, AttributeError: the ledger key contains something else.
-    """
-    parts = item.key_parts.get("deployment", {}).get("topology")
-    return Topology.model_validate(parts) if parts else None
-
-
-def replicas(item: Measurement) -> dict[str, int]:
-    """Return the requests of each replica, r2 before r10; empty for one replica."""
-    counts = item.replica_requests if len(item.replica_requests) > 1 else {}
-    return dict(sorted(counts.items(), key=lambda pair: (len(pair[0]), pair[0])))
-
-
-def _preemptions(item: Measurement) -> int | None:
-    return sum(engine.preemptions for engine in item.counters.engines) if item.counters else None
-
-
 def _of_topology(name: str, meaning: str, dtype: str) -> Column:
     return Column(name, meaning, dtype, lambda row: getattr(row.shape, name, None))
+
+
+def _of_telemetry(name: str, meaning: str, read: Callable[[Telemetry], Any], label: str, unit: str = "") -> Column:
+    def value(row: Row) -> Any:
+        return None if row.item.telemetry is None else read(row.item.telemetry)
+
+    return Column(name, meaning, _NUMBER, value, figure=True, label=label, unit=unit)
 
 
 def _latency(metric: str, statistic: str) -> Column:
@@ -256,14 +230,27 @@ COLUMNS: tuple[Column, ...] = (
     _per_token(""),
     _per_token(STEADY),
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
-           _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in replicas(row.item).items()) or None),
+           _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in measured.replicas(row.item).items()) or None),
     Column("prefix_hit_share", "share of the prompts' tokens that the servers' prefix cache had; empty if not reported",
            _NUMBER, lambda row: counters.hit_share(row.item.counters), figure=True),
     Column("preemptions", "requests that the servers preempted and computed again; empty if not reported",
-           _WHOLE, lambda row: _preemptions(row.item), figure=True),
+           _WHOLE, lambda row: measured.preemptions(row.item), figure=True),
     Column("acceptance_length", "mean tokens of a step of speculative decoding; empty without it",
            _NUMBER, lambda row: counters.acceptance_length(row.item.counters), figure=True),
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
+    Column("gpu_energy_j_per_output_token", "GPU energy: joules of all allocated GPUs, idle ones included, per output token; see "
+           "[numbers](../explanation/numbers.md#gpu-energy)",
+           _NUMBER, lambda row: measured.energy(row, 1.0), figure=True, label="GPU energy per output token", unit="J"),
+    Column("gpu_kwh_per_million_tokens", "the same in kWh per million output tokens",
+           _NUMBER, lambda row: measured.energy(row, 1e6 / telemetry.JOULES_PER_KWH), figure=True,
+           label="GPU energy per million output tokens", unit="kWh"),
+    _of_telemetry("gpu_power_w", "mean power of all allocated GPUs", lambda found: found.power_w, "GPU power", "W"),
+    _of_telemetry("gpu_sm_clock_mhz", "mean SM clock of the GPUs with ranks", lambda found: found.sm_clock_mhz, "SM clock", "MHz"),
+    Column("gpus_allocated", "number of GPUs whose energy is counted",
+           _WHOLE, lambda row: len(row.item.telemetry.gpus) or None if row.item.telemetry else None),
+    Column("gpus_idle", "those that did no work, as NODE:POSITION, separated by spaces", _TEXT, measured.idle),
+    _of_telemetry("foreign_cpu_cores", "CPU cores of the deployment that other processes used; empty with GPUs",
+                  lambda found: found.foreign_cores, "Cores used by others"),
     Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),
     Column("client_node", "node of the client", _TEXT, lambda row: row.item.client_node),
     Column("job_id", "Slurm job of the measurement; empty without one", _TEXT, lambda row: row.job_id),

@@ -14,7 +14,7 @@ from servemark.errors import ServemarkError
 from servemark.machine import git_state
 from servemark.measurement.reasons import OUTSIDE
 from servemark.records import Failure, Measurement, RecordT
-from servemark.report import columns, distributions, timelines
+from servemark.report import distributions, measured, timelines
 from servemark.report.distributions import Distribution
 
 Outcome = Literal["ended as planned", "failed", "interrupted", "unknown"]
@@ -260,7 +260,7 @@ def _point(found: RunRecords, place: str, deployment: str, point: records.Planne
         found.wrong.append(broken(f"{name} contains the record of {record.deployment}/{record.load.name}."))
         return
     try:
-        columns.topology(record)
+        measured.topology(record)
     except (ValueError, TypeError, AttributeError) as error:
         found.wrong.append(broken(f"{name}: key_parts contains no valid topology: {error}"))
         return

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.machine import visible_gpus
-from servemark.report import charts, columns, comparison, distributions, formatting, starting, thinning, timelines, views
+from servemark.report import charts, columns, comparison, distributions, energy, formatting, starting, thinning, timelines, views
 from servemark.report.charts import TEMPLATES
 from servemark.report.gaps import attempt_rows, gaps, made_good, rejected_rows
 from servemark.report.gather import RunRecords
@@ -165,6 +165,8 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         roofline=[share for share in shares if shown.shows(share.point)],
         roofline_unknown=unknown,
         looks={look["name"]: look for look in charts.series(shown.series)},
+        energy=[row for row in energy.rows(points, data) if shown.shows(row)],
+        prices=energy.prices(data),
         clients=[row for row in views.clients(data) if shown.shows(row)],
         block_id=BLOCK_ID,
         block=_json(made.block),

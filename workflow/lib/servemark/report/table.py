@@ -12,7 +12,8 @@ import pandas as pd
 from servemark.measurement import thresholds
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.report import formatting
-from servemark.report.columns import COLUMNS, STEADY, TERMINAL, Row, topology
+from servemark.report.columns import COLUMNS, STEADY, TERMINAL
+from servemark.report.measured import Row, topology
 
 SCHEMA = {column.name: column.dtype for column in COLUMNS}
 FIGURES = tuple(column.name for column in COLUMNS if column.figure and column.label)

@@ -3,11 +3,11 @@
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from servemark.records import Measurement, Timeline
+from servemark.records import Measurement, TelemetryTimeline, Timeline
 from servemark.report.charts import plot
 from servemark.report.table import ordered
 
@@ -18,7 +18,10 @@ MOST_POINTS = 60
 """Above this number of timelines, each deployment and workload keeps two: the highest throughput and the heaviest load."""
 
 COLUMNS = ("seconds", "running", "waiting", "kv_percent")
-_Sample = tuple[float, float, float, float | None]
+TELEMETRY = ("power_w", "sm_clock_mhz", "foreign_cores")
+"""Lists of ``records.TelemetryTimeline``, further columns of a plot."""
+# The values of COLUMNS, then those of TELEMETRY.
+_Sample = tuple[float | None, ...]
 
 
 def place(record: Measurement) -> Path | None:
@@ -76,9 +79,9 @@ def _best_and_heaviest(records: Sequence[Measurement]) -> set[tuple[str, str]]:
 
 
 def _merged(timeline: Timeline) -> list[_Sample]:
-    """Return (seconds, running, waiting, KV percent) of all servers for the seconds in which all responded, without idle ends.
+    """Return the samples of the seconds in which all servers responded, without idle ends.
 
-    ``running`` and ``waiting`` are sums over the servers. KV percent is that of the fullest cache.
+    ``running`` and ``waiting`` are sums over the servers. KV percent is that of the fullest cache. Telemetry is that of the nearest second.
     """
     times: dict[float, list[tuple[float, float, float | None]]] = {}
     for server in timeline.servers:
@@ -88,16 +91,24 @@ def _merged(timeline: Timeline) -> list[_Sample]:
     for seconds, of in sorted(times.items()):
         if len(of) == len(timeline.servers):
             fullest = max((100 * usage for *_, usage in of if usage is not None), default=None)
-            samples.append((seconds, math.fsum(one[0] for one in of), math.fsum(one[1] for one in of), fullest))
-    busy = [index for index, (_, running, waiting, _) in enumerate(samples) if running or waiting]
+            requests = (math.fsum(one[0] for one in of), math.fsum(one[1] for one in of))
+            samples.append((seconds, *requests, fullest, *_telemetry_at(timeline.telemetry, round(seconds))))
+    busy = [index for index, (_, running, waiting, *_) in enumerate(samples) if running or waiting]
     return samples[max(0, busy[0] - 1) : busy[-1] + 2] if busy else []
+
+
+def _telemetry_at(found: TelemetryTimeline | None, second: int) -> Iterator[float | None]:
+    """Yield the values of ``TELEMETRY`` at a second; its lists begin at 0."""
+    for name in TELEMETRY:
+        values = getattr(found, name, ())
+        yield values[second] if second < len(values) else None
 
 
 def _row(record: Measurement, timeline: Timeline, samples: Sequence[_Sample], limit: int) -> dict[str, Any]:
     """Return the row of a timeline: ``columns`` for the plot, means and maxima of all samples."""
     size = math.ceil(len(samples) / limit)
     buckets = [samples[start : start + size] for start in range(0, len(samples), size)]
-    columns = {name: [_short(_mean(bucket, index)) for bucket in buckets] for index, name in enumerate(COLUMNS)}
+    columns = {name: [_short(_mean(bucket, index)) for bucket in buckets] for index, name in enumerate(COLUMNS + TELEMETRY)}
     load = record.load
     row = {
         "deployment": record.deployment,
@@ -128,14 +139,18 @@ def _short(value: float | None) -> float | None:
 
 
 def specs() -> dict[str, dict[str, Any]]:
-    """Return the two plots. Their rows have ``seconds``, ``kind`` and ``value``."""
+    """Return the plots. Their rows have ``seconds``, ``kind`` and ``value``."""
+    below = " The table below contains the means and maxima."
     return {
-        "requests": _lines("Requests in the batch (running) and in the queue (waiting)", ["running", "waiting"], {"zero": True}),
-        "kv": _lines("KV cache in use", ["KV cache in use"], {"domain": [0, 100]}),
+        "requests": _lines("Requests in the batch (running) and in the queue (waiting)", ["running", "waiting"], {"zero": True}, below),
+        "kv": _lines("KV cache in use", ["KV cache in use"], {"domain": [0, 100]}, below),
+        "power": _lines("Power of all GPUs in watts", ["GPU power"], {"zero": True}),
+        "clock": _lines("Mean SM clock of the GPUs with ranks in MHz", ["SM clock"], {"zero": True}),
+        "foreign": _lines("CPU cores that other processes used", ["other processes"], {"zero": True}),
     }
 
 
-def _lines(title: str, kinds: list[str], scale: dict[str, Any]) -> dict[str, Any]:
-    description = f"{title}, second by second. The table below contains the means and maxima."
+def _lines(title: str, kinds: list[str], scale: dict[str, Any], more: str = "") -> dict[str, Any]:
+    description = f"{title}, second by second.{more}"
     dashes = [[1, 0], [6, 3]][: len(kinds)]
     return plot("timeline", by="kind", names=kinds, dashes=dashes, y_scale=scale, description=description)

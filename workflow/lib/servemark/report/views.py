@@ -9,8 +9,9 @@ import pandas as pd
 from servemark.measurement import reasons, thresholds
 from servemark.records import Hardware, Measurement, Startup
 from servemark.report import formatting
-from servemark.report.columns import STEADY, replicas
+from servemark.report.columns import STEADY
 from servemark.report.gather import RunRecords
+from servemark.report.measured import replicas
 from servemark.report.table import ordered, rows
 
 _OUTPUT = "output_tokens_per_s_median"

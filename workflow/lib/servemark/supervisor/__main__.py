@@ -53,6 +53,8 @@ class Supervisor:
         self.owner_process = Identity.parse(self.spec.lifeline)
         self.daemons: dict[str, DaemonState] = {}
         self.identities: dict[str, Identity] = {}
+        # Daemons whose end does not end the deployment.
+        self.optional: set[str] = set()
         self.launchers: dict[str, subprocess.Popen[bytes]] = {}
         self.launchers_lock = threading.Lock()
         # Of each launcher: the size of its log when it started, and the time until which it may be restarted.
@@ -152,7 +154,7 @@ class Supervisor:
             self._read_owner_at = time.monotonic() + OWNER_S
             if _holds(lambda: ownership.owner(self.attempt.parents[1]) not in (None, self.spec.owner)):
                 return "taken_over"
-        ended = [name for name, state in self.daemons.items() if state.ended_at]
+        ended = [name for name, state in self.daemons.items() if state.ended_at and name not in self.optional]
         return f"daemon_ended:{ended[0]}" if ended else None
 
     def _start_requested(self) -> None:
@@ -166,6 +168,8 @@ class Supervisor:
 
     def _start(self, request: process_request.DaemonRequest) -> None:
         state = DaemonState(name=request.name, argv=request.argv, log=request.log, node=request.node, started_at=utc_now())
+        if request.optional:
+            self.optional.add(request.name)
         try:
             if request.launcher:
                 child = self._launch(request)

@@ -45,6 +45,7 @@ class DaemonRequest(Strict):
         launcher: the command that starts it on its node; empty: started here.
         silence_s: time without a heartbeat after which the remote agent stops it; None: never.
         keep: files to keep if it ends by itself behind a launcher: globs relative to ``scratch``, most important first.
+        optional: its end does not end the deployment.
     """
 
     name: str
@@ -60,6 +61,7 @@ class DaemonRequest(Strict):
     grace_s: float = 10.0
     silence_s: float | None = None
     keep: tuple[str, ...] = ()
+    optional: bool = False
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:

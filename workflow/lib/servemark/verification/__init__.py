@@ -29,6 +29,7 @@ from servemark.report.gather import RunRecords
 from servemark.verification import experiment, identity, ran, sealed, stated
 from servemark.verification.facts import Finding, NotChecked
 from servemark.verification.ran import Span
+from servemark.verification.sampled import compare_telemetry
 from servemark.verification.sealed import NOT_CHECKED, SealedBy
 from servemark.verification.stated import Difference, compare_rows, lines
 from servemark.verification.unpack import require_file, unpacked
@@ -195,7 +196,7 @@ def _newer(archive_format: int) -> set[str]:
 
 def _recomputed(
     found: RunRecords, archive_format: int, into: list[Measurement], spans: dict[tuple[str, str], Span]
-) -> Iterator[Difference]:
+) -> Iterator[Difference | str]:
     """Judge every measurement again from its per-request results; yield each verdict that differs from the record's.
 
     Checks that are newer than the archive's format are left out.
@@ -220,6 +221,7 @@ def _recomputed(
         measurement, codes, words = _judged(record, point, raw, results, thresholds, archive_format)
         if codes != _codes(record):
             yield Difference((f"{record.deployment} {record.load.name}", "verdict"), _RECORD, _words(record), words)
+        yield from compare_telemetry(found, record, measurement.duration_s)
         into.append(measurement)
 
 

@@ -16,7 +16,7 @@ from servemark.deployment.server import SERVER
 from servemark.launch.command_lines import option_arguments
 from servemark.measurement.key import PLACE_OPTIONS
 from servemark.records import DaemonState, LoadPoint, Measurement, Startup, Topology
-from servemark.report import columns
+from servemark.report import measured
 from servemark.report.gather import RunRecords
 from servemark.verification.facts import Finding, NotChecked, Stated, differ, guarded, words
 
@@ -179,7 +179,7 @@ def _address(record: Measurement, place: str, startup: Startup) -> Iterator[str]
 
 def _served(what: str, record: Measurement, place: str, server: DaemonState) -> Iterator[str]:
     """Compare a server's command line with the options and the topology in the ledger key."""
-    parts, topology = record.key_parts["deployment"], Topology.model_validate(columns.topology(record))
+    parts, topology = record.key_parts["deployment"], Topology.model_validate(measured.topology(record))
     given = arguments(server.argv[server.argv.index("serve") :])
     wanted = arguments(option_arguments(parts["options"]))
     own = {name for name in given if name not in PLACE_OPTIONS and (name == "trust-remote-code" or not refusal(name, SERVE_OPTIONS))}
@@ -237,7 +237,7 @@ def _compare_printed(what: str, name: str, options: Mapping[str, list[str]], pri
 def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startup: Startup) -> Iterator[str]:
     """Compare the nodes of an attempt with the hardware and the environment in the ledger key."""
     parts, file = record.key_parts["deployment"], f"{place}/startup.json"
-    topology = Topology.model_validate(columns.topology(record))
+    topology = Topology.model_validate(measured.topology(record))
     checks = [check for check in found.checks.values() if check.digest == parts["environment"]]
     if startup.nodes and len(startup.nodes) != topology.all_nodes:
         yield f"{what}: nodes: {file} states {len(startup.nodes)} nodes, key_parts of the record {topology.all_nodes}."
