@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders.loads import load
-from builders.requests import FINE, as_client, codes, point, raw_of, request, thresholds
+from builders.requests import EACH_S, EVERY_S, FINE, as_client, codes, point, raw_of, request, thresholds
 from builders.simulated_engine import Engine, closed_loop, lengths, open_loop
 from servemark.measurement import steady
 from servemark.measurement.verdict import judge
@@ -193,9 +193,10 @@ def test_request_without_second_chunk_has_no_tokens_per_chunk():
 
 
 def test_judgement_and_record_hold_the_course():
-    judgement = judge(raw_of(slots_of_two()), point(requests=8), thresholds(), FINE)
-    assert judgement.course.steady.requests == 5
-    broken = judge(raw_of(slots_of_two()), point(requests=9), thresholds(), FINE)
+    raw = raw_of([request(number) for number in range(8)], duration=3 * EVERY_S + EACH_S)
+    judgement = judge(raw, point(requests=8), thresholds(), FINE)
+    assert judgement.course.steady.requests == 6, "without the first request of both slots"
+    broken = judge(raw, point(requests=9), thresholds(), FINE)
     assert (broken.verdict, broken.course) == ("INVALID", None)
 
 

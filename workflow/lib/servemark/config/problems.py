@@ -11,6 +11,7 @@ from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
 from servemark.config.positions import MISSING, Source, find, value_at
+from servemark.config.prices import Prices
 from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import KINDS, Load
@@ -120,6 +121,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("workloads", "NAME"): KINDS["random"],
     ("verdict",): Verdict,
     ("timeouts",): Timeouts,
+    ("prices",): Prices,
     ("cluster",): Site,
     ("cluster", "small_jobs"): SmallJobs,
     ("sweeps", "NAME"): Sweep,
