@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from builders.paths import FIXTURES
 from builders.requests import FINE, codes, point, raw_of, request, thresholds
-from servemark.measurement import telemetry
+from servemark.measurement import samples, telemetry
 from servemark.measurement.reasons import TABLE
 from servemark.measurement.verdict import ServerFacts, judge
 from servemark.records import GpuTelemetry, NodeTelemetry, Telemetry
@@ -86,3 +87,17 @@ def test_reasons_are_suspect_and_recomputable_from_record():
 def test_all_reasons_are_new_in_archive_format_3():
     rows = [TABLE[code] for code in ("throttled", "idle_gpus", "foreign_process", "telemetry_gap", "foreign_load")]
     assert {(row.since, row.severities) for row in rows} == {(3, ("SUSPECT",))} and all(row.remedy for row in rows)
+
+
+def test_real_samples_of_two_h100_show_power_idle_gpu_and_foreign_process():
+    node = samples.read("vm", FIXTURES / "nvml" / "gpu-watch-h100x2.jsonl")
+    begin, end = 1795582343.5, 1795582355.5
+    made = samples.telemetry([node], samples.Window(since=begin - 10, begin=begin, end=end, now=end + 2))
+    (one,) = made.nodes
+    busy, unused = one.gpus
+    assert one.samples == 12 and one.longest_gap_s == pytest.approx(1.0, abs=0.01)
+    assert busy.energy_j == pytest.approx(busy.power_w * (end - begin), rel=0.01), "the counter agrees with the power"
+    assert (busy.power_w, busy.temperature_max_c, busy.sm_clock_min_mhz) == (pytest.approx(697, abs=1), 67, 1305)
+    assert busy.clock_events == {"sw_power_cap": 12} and busy.foreign_processes == (632,) and unused.foreign_processes == ()
+    assert unused.energy_j == pytest.approx(73.2 * (end - begin), rel=0.01) and telemetry.idle(made) == ["vm:1"]
+    assert found(made) == {"idle_gpus", "foreign_process"}, "a power cap is no reason"
