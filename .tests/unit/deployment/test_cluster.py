@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.places import described
 from builders.standin_ray import DIES, NODE, put_ray
 from servemark import supervisor
 from servemark.config.cluster import Site
@@ -36,7 +37,7 @@ def ray(deploy, standin_copy):
     def make(*args, cluster_s=10.0, topology=TOPOLOGY, site=None, **given):
         put_ray(standin_copy, *args, **given)
         return deploy(
-            environment=standin_copy,
+            environment=described(standin_copy),
             topology=topology,
             site=site,
             points=1,

@@ -8,6 +8,7 @@ import pytest
 
 from builders.deployed import assert_all_gone
 from builders.paths import FIXTURES
+from builders.places import described
 from builders.standin_torch import put_torch
 from servemark.config.cluster import Site
 from servemark.deployment import fabric
@@ -90,7 +91,7 @@ def spanning(deploy, slurm, standin_copy, tmp_path):
         scratch = tmp_path / "scratch"
         scratch.mkdir(mode=0o700)
         plain = deploy(
-            environment=standin_copy,
+            environment=described(standin_copy),
             topology=Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="mp"),
             site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)),
             points=1,

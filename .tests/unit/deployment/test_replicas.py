@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from builders.deployed import assert_all_gone, assert_no_figure, planned_point, reasons
+from builders.places import described
 from builders.standin_router import put_router
 from builders.standin_running import free_port
 from servemark.deployment import attempts
@@ -26,7 +27,7 @@ def pair(deploy, standin_copy, monkeypatch):
     def make(**given):
         put_router(standin_copy)
         topology = Topology(devices_per_node=2, replicas=2)
-        return deploy(**({"environment": standin_copy, "topology": topology} | given))
+        return deploy(**({"environment": described(standin_copy), "topology": topology} | given))
 
     return make
 
