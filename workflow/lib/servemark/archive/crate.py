@@ -26,8 +26,9 @@ from servemark.report import gather
 from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
-FORMAT = 2
-"""The archive's format, which the crate states as ``schemaVersion``. Format 1 has run.json and no data block in report.html."""
+FORMAT = 3
+"""The archive's format, which the crate states as ``schemaVersion``. Format 1 has run.json and no data block in report.html.
+Before format 3 the repetitions of a load are not compared, and the data block has no intervals."""
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 LICENSE = "The run states no licence for these results. Ask the sender of this archive before you publish or reuse them."
@@ -44,7 +45,7 @@ def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
     """
     sizes = {name: digest.size for name, digest in digests.items()}
     sizes[MANIFEST] = manifest_size((*digests, CRATE))
-    document = crate(gather.read(folder, strict=True), sizes)
+    document = crate(gather.read(folder, strict=True).collected(), sizes)
     return {CRATE: (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()}
 
 

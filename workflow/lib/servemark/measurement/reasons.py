@@ -29,6 +29,7 @@ class Row:
         meaning: what happened, in one sentence.
         remedy: what to do; None if each message with this code states it.
         outside: the cause lies outside the load point, so servemark always measures the point again.
+        since: the archive format that introduced it. Archives of an older format are judged without it.
     """
 
     code: str
@@ -36,6 +37,7 @@ class Row:
     meaning: str
     remedy: str | None = None
     outside: bool = False
+    since: int = 1
 
 
 def _read() -> dict[str, Row]:

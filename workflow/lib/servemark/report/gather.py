@@ -12,6 +12,7 @@ from servemark import __version__, records, supervisor
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
+from servemark.measurement import repetitions
 from servemark.measurement.reasons import OUTSIDE
 from servemark.records import Failure, Measurement, RecordT
 from servemark.report import columns, distributions, timelines
@@ -48,7 +49,7 @@ class RunRecords:
     Attributes:
         folder: holds the files under their names in the archive.
         timelines: by deployment and load point.
-        measurements: one record per load point, including INVALID ones.
+        measurements: one record per load point, including INVALID ones. :func:`read` returns them as recorded.
         points: one entry for each entry of ``measurements``.
         rejected: INVALID measurements that a later measurement replaced.
         sources: distinct states of servemark's sources at the starts of attempts, in the order of deployments and attempts.
@@ -106,6 +107,27 @@ class RunRecords:
         results = [(item, raw) for item, (_, raw) in zip(measurements, self.points, strict=True)]
         return replace(self, measurements=[item for item, _ in results], distributions=distributions.distributions(results))
 
+    def collected(self) -> RunRecords:
+        """Return the run as collect_measurements sees it: loads whose repetitions differ too much are SUSPECT.
+
+        Raises:
+            ServemarkError: config.json contains no number as ``verdict.max_repetition_spread``.
+        """
+        return replace(self, measurements=repetitions.judged(self.measurements, self.max_repetition_spread))
+
+    @property
+    def max_repetition_spread(self) -> float | None:
+        """Return the limit in config.json; None if it states none, as before archive format 3.
+
+        Raises:
+            ServemarkError: it is not a number.
+        """
+        thresholds = self.config.get("verdict", {})
+        limit = thresholds.get("max_repetition_spread") if isinstance(thresholds, dict) else thresholds
+        if limit is None or (isinstance(limit, (int, float)) and not isinstance(limit, bool)):
+            return limit
+        raise broken("config.json contains no valid verdict.max_repetition_spread.")
+
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
         """Return one record, or None if it is missing or damaged. Add the error of a damaged record to ``wrong``.
 
@@ -149,7 +171,7 @@ def gather(run_folder: Path) -> RunRecords:
     Raises:
         ServemarkError: a record is missing or damaged.
     """
-    found = read(run_folder, strict=True)
+    found = read(run_folder, strict=True).collected()
     return found.with_distributions(found.measurements)
 
 

@@ -17,7 +17,7 @@ from servemark import __version__
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.measurement import statistics, verdict
+from servemark.measurement import repetitions, statistics, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict
@@ -123,9 +123,11 @@ def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]
     recomputed: list[Measurement] = []
     yield from _recomputed(found, recomputed)
     accounts = list(found.accounts.values())
+    # Each record has the verdict of its own point; table and report also compare the repetitions.
+    yield from compare_rows(_RECORD, *(table.rows(table.tidy(items, accounts)) for items in (found.measurements, recomputed)))
+    recomputed = repetitions.judged(recomputed, found.max_repetition_spread)
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
-    yield from compare_rows(_RECORD, table.rows(table.tidy(found.measurements, accounts)), rows)
     yield from stated.compare_tables(found.folder, expected)
     if sealed_by.format >= 2:
         yield from stated.compare_page(found, recomputed)

@@ -41,6 +41,7 @@ def _text(found: RunRecords, source: str) -> str:
             do="If the run has just begun, wait for its first measurement. For an archive, run `servemark verify`.",
             reason="nothing_to_show",
         )
+    found = found.collected()
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]
     lines += ["", table.text_table(table.tidy(found.measurements, found.accounts.values())).rstrip("\n")]
     if found.missing:
