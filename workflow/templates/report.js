@@ -89,7 +89,17 @@
 
   const filled = (spec, values) => spec && { ...spec, data: { values } };
 
-  const curveSpec = (panel, id) => filled(specs.panels[panel][id], data.curves[panel][id]);
+  // Each repetition carries the interval of its load point.
+  const withBars = (rows, bars) => {
+    const place = (row) => JSON.stringify([row.deployment, row.load]);
+    const found = new Map(bars.map((bar) => [place(bar), bar]));
+    return rows.map((row) => ({ ...row, bar: found.get(place(row)) }));
+  };
+
+  const curveSpec = (panel, id) => {
+    const spec = specs.panels[panel][id];
+    return spec && filled(spec, withBars(data.curves[panel][id], data.bars[panel][id]));
+  };
 
   // The data block contains numbers of phases. Their names are the domain of the colours.
   const startupSpec = () => {

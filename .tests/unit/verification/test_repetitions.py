@@ -7,6 +7,7 @@ import pytest
 
 from servemark import verification
 from servemark.archive import crate
+from servemark.measurement import repetitions
 from servemark.measurement.ledger import Ledger
 from servemark.report import gather
 from servemark.run import final_check
@@ -58,7 +59,7 @@ def test_archive_without_a_limit_is_judged_without_the_check(run, monkeypatch):
     monkeypatch.setattr(crate, "FORMAT", 2)
     result = verification.verify(run.seal())
     assert result.wrong == () and result.sealed_by.format == 2
-    assert gather.read(run.folder).max_repetition_spread is None
+    assert repetitions.limit(gather.read(run.folder).config) is None
     assert CODE not in str(gather.gather(run.folder).measurements)
 
 

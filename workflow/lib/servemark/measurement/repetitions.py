@@ -2,9 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from servemark.errors import ServemarkError
 from servemark.measurement.reasons import reason
 from servemark.records import Measurement
 
@@ -17,7 +18,24 @@ class Spread(NamedTuple):
     deviation: float
 
 
-def judged(measurements: Sequence[Measurement], limit: float | None) -> list[Measurement]:
+def limit(config: Mapping[str, Any]) -> float | None:
+    """Return ``verdict.max_repetition_spread`` of a resolved configuration; None if it states none, as before archive format 3.
+
+    Raises:
+        ServemarkError: it is not a number.
+    """
+    thresholds = config.get("verdict", {})
+    found = thresholds.get("max_repetition_spread") if isinstance(thresholds, Mapping) else thresholds
+    if found is None or (isinstance(found, (int, float)) and not isinstance(found, bool)):
+        return found
+    raise ServemarkError(
+        f"config.json contains {found!r} as verdict.max_repetition_spread.",
+        do="Rerun snakemake: it writes the file.",
+        reason="record_broken",
+    )
+
+
+def judged(measurements: Sequence[Measurement], most: float | None) -> list[Measurement]:
     """Return the measurements in the same order; those of a load whose repetitions differ too much are SUSPECT.
 
     The standard deviation does not grow with the number of repetitions, as the ratio of the largest to the smallest does. The result
@@ -26,13 +44,13 @@ def judged(measurements: Sequence[Measurement], limit: float | None) -> list[Mea
     client decides the throughput, so it is the mean end-to-end latency.
 
     Args:
-        limit: ``verdict.max_repetition_spread``; None for results from before this check.
+        most: the limit; None for results from before this check.
     """
     points: dict[tuple[object, ...], list[Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":
             points.setdefault(_point(item), []).append(item)
-    found = {} if limit is None else {key: detail for key, items in points.items() if (detail := _difference(items, limit))}
+    found = {} if most is None else {key: detail for key, items in points.items() if (detail := _difference(items, most))}
     return [_suspect(item, found[_point(item)]) if item.verdict != "INVALID" and _point(item) in found else item for item in measurements]
 
 
@@ -48,16 +66,16 @@ def _point(item: Measurement) -> tuple[object, ...]:
     return item.deployment, item.load.workload, item.load.concurrency, item.load.request_rate
 
 
-def _difference(items: Sequence[Measurement], limit: float) -> str | None:
+def _difference(items: Sequence[Measurement], most: float) -> str | None:
     by_rate = items[0].load.request_rate is not None
-    values = [item.e2el_ms and item.e2el_ms.mean if by_rate else item.output_throughput for item in items]
+    values = [(item.e2el_ms.mean if item.e2el_ms else None) if by_rate else item.output_throughput for item in items]
     found = spread(value for value in values if value is not None)
-    if found is None or found.deviation <= limit:
+    if found is None or found.deviation <= most:
         return None
     what = "ms mean end-to-end latency" if by_rate else "output tokens/s"
     return (
         f"{len(items)} repetitions of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard deviation is "
-        f"{found.deviation:.1%}, and the limit is {limit:.1%}."
+        f"{found.deviation:.1%}, and the limit is {most:.1%}."
     )
 
 

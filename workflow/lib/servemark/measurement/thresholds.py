@@ -35,8 +35,9 @@ class Verdict(Strict):
         description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
         "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
     )
-    # 0.1: above it, three repetitions of each of two deployments show no difference below a quarter (Welch's t with 4 degrees of freedom:
-    # 2.78 x 0.1 x sqrt(2/3) = 0.23 of the logarithm). Measured: `repetition_spread_gpu` and `repetition_spread_cpu` in planning/advice.yaml.
+    # 0.1: above it, three repetitions of each of two deployments show no difference below a quarter (Welch's t with 4 degrees of
+    # freedom: 2.78 x 0.1 x sqrt(2/3) = 0.23 of the logarithm).
+    # Measured: `repetition_spread_gpu` and `repetition_spread_cpu` in planning/advice.yaml.
     max_repetition_spread: _NotNegative = Field(
         default=0.1,
         description="relative standard deviation of the repetitions of a load: of output tokens/s, or at a request rate of the mean "

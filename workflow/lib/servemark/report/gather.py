@@ -111,22 +111,9 @@ class RunRecords:
         """Return the run as collect_measurements sees it: loads whose repetitions differ too much are SUSPECT.
 
         Raises:
-            ServemarkError: config.json contains no number as ``verdict.max_repetition_spread``.
+            ServemarkError: see ``repetitions.limit``.
         """
-        return replace(self, measurements=repetitions.judged(self.measurements, self.max_repetition_spread))
-
-    @property
-    def max_repetition_spread(self) -> float | None:
-        """Return the limit in config.json; None if it states none, as before archive format 3.
-
-        Raises:
-            ServemarkError: it is not a number.
-        """
-        thresholds = self.config.get("verdict", {})
-        limit = thresholds.get("max_repetition_spread") if isinstance(thresholds, dict) else thresholds
-        if limit is None or (isinstance(limit, (int, float)) and not isinstance(limit, bool)):
-            return limit
-        raise broken("config.json contains no valid verdict.max_repetition_spread.")
+        return replace(self, measurements=repetitions.judged(self.measurements, repetitions.limit(self.config)))
 
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
         """Return one record, or None if it is missing or damaged. Add the error of a damaged record to ``wrong``.

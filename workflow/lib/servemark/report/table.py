@@ -2,12 +2,16 @@
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
+from servemark.measurement.intervals import Interval
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.report import formatting
 from servemark.report.columns import COLUMNS, TERMINAL, Row, topology
@@ -41,8 +45,9 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows are in the order of
-    ``tidy``.
+    ``FIGURE_repetitions`` is the number of values behind them, ``_low`` and ``_high`` the ends of their interval
+    (``measurement.intervals``), empty if there is none. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT
+    ones, ``_suspect`` SUSPECT ones. Rows are in the order of ``tidy``.
     """
     # A Python function per group would take seconds for thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
@@ -54,7 +59,21 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     )
     figures = groups[list(FIGURES)].agg(["median", "min", "max"])
     figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]
-    return counts.astype("Int64").join(figures).reset_index()
+    return counts.astype("Int64").join([figures, *_intervals(marked)]).reset_index()
+
+
+def _intervals(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the number of values of each result in a load point, and the ends of their intervals."""
+    names = list(FIGURES)
+    logs = frame.assign(**np.log(frame[names].where(frame[names] > 0)))
+    values, positive = (of.groupby(list(LOAD), dropna=False, sort=False)[names] for of in (frame, logs))
+    count = values.count()
+    # Without a logarithm for each value, there is no interval.
+    usable = positive.count().where(positive.count() == count)
+    found = Interval.of_logs(positive.mean(), positive.std(), usable)
+    yield count.astype("Int64").add_suffix("_repetitions")
+    for end in ("low", "high"):
+        yield pd.DataFrame(getattr(found, end), index=count.index, columns=names).add_suffix(f"_{end}")
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -88,42 +107,54 @@ def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-_WIDTH, _NARROWEST = 100, 8
+WIDTH, NARROWEST = 100, 8
 _NAMES = ("deployment", "workload", "load", "rep")
 
 
-def text_table(frame: pd.DataFrame) -> str:
+def text_table(frame: pd.DataFrame, rounded: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the main results for a terminal, at most 100 columns wide. Latencies are in milliseconds.
 
     Every result of a SUSPECT row ends in ``?``. An INVALID row shows its reason codes instead of results.
+
+    Args:
+        rounded: deployments whose results end in ``*``, from ``comparable.rounded``.
     """
     found = rows(frame)
-    names = [[formatting.printable(name) for name in _names(row)] for row in found]
+    all_names = [[formatting.printable(name) for name in (*names(row), str(row["repetition"]))] for row in found]
     figures = [[terminal_number(row[column.name]) for column in TERMINAL] for row in found]
+    space = 2 if rounded else 1
     upper, lower = zip(*(column.terminal.rsplit(" ", 1) for column in TERMINAL), strict=True)
     right = [max(map(len, column)) for column in zip(upper, lower, *figures, strict=True)]
-    left = [max(map(len, column)) for column in zip(_NAMES, *names, strict=True)]
+    left = [max(map(len, column)) for column in zip(_NAMES, *all_names, strict=True)]
     # The longest names give way.
-    while sum(left) + 2 * (len(left) - 1) + sum(right) + 2 * len(right) > _WIDTH and max(left) > _NARROWEST:
+    while sum(left) + 2 * (len(left) - 1) + sum(right) + (1 + space) * len(right) > WIDTH and max(left) > NARROWEST:
         left[left.index(max(left))] -= 1
 
-    def head(names: Iterable[str]) -> str:
-        return "  ".join(f"{_fit(name, width):<{width}}" for name, width in zip(names, left, strict=True))
+    def head(cells: Iterable[str]) -> str:
+        return "  ".join(f"{fit(cell, width):<{width}}" for cell, width in zip(cells, left, strict=True))
 
-    def body(cells: Iterable[str], mark: str = " ") -> str:
-        return "".join(f" {cell:>{width}}{mark}" for cell, width in zip(cells, right, strict=True))
+    def body(cells: Iterable[str], marks: str = "") -> str:
+        return "".join(f" {cell:>{width}}{marks:<{space}}" for cell, width in zip(cells, right, strict=True))
 
     lines = [f"{'latencies in ms':<{len(head(_NAMES))}}{body(upper)}", head(_NAMES) + body(lower)]
-    for row, name, cells in zip(found, names, figures, strict=True):
+    for row, name, cells in zip(found, all_names, figures, strict=True):
         if row["verdict"] == "INVALID":
             codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
             why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
-            lines.append(f"{head(name)}  {_fit(f'INVALID: {why}', len(body(lower)) - 2)}")
+            lines.append(f"{head(name)}  {fit(f'INVALID: {why}', len(body(lower)) - 2)}")
         else:
-            lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
+            lines.append(head(name) + body(cells, mark(row, rounded)))
     if (frame["verdict"] == "SUSPECT").any():
         lines.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
+    for deployment, given in rounded.items():
+        note = formatting.printable(f"* = {deployment} calculates in fewer bits than its model was trained for ({given}).")
+        lines += textwrap.wrap(note, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def mark(row: Mapping[str, Any], rounded: Mapping[str, str]) -> str:
+    """Return the marks of a row's results: ``?`` if it is SUSPECT, ``*`` for a deployment in ``rounded``."""
+    return ("?" if row["verdict"] == "SUSPECT" else "") + ("*" if row["deployment"] in rounded else "")
 
 
 def links(run_folder: Path) -> list[str]:
@@ -133,11 +164,12 @@ def links(run_folder: Path) -> list[str]:
     return [f"{what:<12}  {path.as_uri()}" for what, path in found.items() if path.exists()]
 
 
-def _names(row: dict[str, Any]) -> tuple[str, str, str, str]:
+def names(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return deployment, workload and load of a row, the load in a few characters."""
     concurrency, rate = row["concurrency"], row["request_rate_per_s"]
     load = [f"c={concurrency}"] if concurrency is not None else []
     load += [f"{rate:g}/s"] if rate is not None else []
-    return row["deployment"], row["workload"], " ".join(load) or "all", str(row["repetition"])
+    return row["deployment"], row["workload"], " ".join(load) or "all"
 
 
 def terminal_number(value: float | None) -> str:
@@ -145,6 +177,7 @@ def terminal_number(value: float | None) -> str:
     return formatting.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(formatting.NOTHING, "-")
 
 
-def _fit(text: str, width: int) -> str:
+def fit(text: str, width: int) -> str:
+    """Return the text in at most ``width`` characters, without control characters."""
     text = formatting.printable(text)
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from servemark.measurement import reasons
 from servemark.records import Hardware, Measurement, Startup
-from servemark.report import formatting
+from servemark.report import comparable, formatting
 from servemark.report.columns import replicas
 from servemark.report.gather import RunRecords
 from servemark.report.table import ordered, rows
@@ -59,8 +59,10 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dict[str, Any]]:
     """Return for each workload one card per deployment: its load point with the highest median output throughput (``best``).
 
-    ``share`` is this throughput over that of the best deployment. ``per_device`` is the throughput over ``devices``; it is None where
-    deployments use the same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a shared prefix.
+    ``share`` is this throughput over that of the best comparable deployment. ``differs`` states in what a deployment differs from those
+    that it cannot be compared with (``comparable``); "" if all can be compared. ``per_device`` is the throughput over ``devices``; it is
+    None where deployments use the same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a
+    shared prefix.
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
     asked = [(item.deployment, item.load) for item in data.measurements] + [(plan.deployment, load) for plan, load in planned]
@@ -73,21 +75,29 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
         key = point["workload"], point["deployment"]
         if point[_OUTPUT] is not None and (key not in best or point[_OUTPUT] > best[key][_OUTPUT]):
             best[key] = point
+    identities = comparable.identities(data)
     result = []
     for workload in sorted({load.workload for _, load in asked}):
         loads = [load for _, load in asked if load.workload == workload]
-        top = max((point[_OUTPUT] for (of, _), point in best.items() if of == workload), default=0.0)
+        planned_ones = [name for of, name in best if of == workload and name in data.plans]
+        differences, tops = comparable.differences(data, sorted(planned_ones)), dict[Any, float]()
+        for (of, name), point in best.items():
+            if of == workload:
+                tops[identities.get(name)] = max(tops.get(identities.get(name), 0.0), point[_OUTPUT])
         cards = []
         for name in sorted({deployment for deployment, load in asked if load.workload == workload}):
             top_one, plan = best.get((workload, name)), data.plans.get(name)
             devices = plan.asked_by(workload).world_size if plan else None
-            share = top_one[_OUTPUT] / top if top_one and top > 0 else None
+            identity = identities.get(name)
+            share = top_one[_OUTPUT] / tops[identity] if top_one and tops[identity] > 0 else None
             each = top_one[_OUTPUT] / devices if differ and top_one and devices else None
-            cards.append({"deployment": name, "best": top_one, "share": share, "devices": devices, "per_device": each})
+            card = {"deployment": name, "best": top_one, "share": share, "devices": devices, "per_device": each}
+            cards.append(card | {"differs": differences.get(identity, "") if identity else ""})
         result.append(
             {
                 "workload": workload,
                 "cards": cards,
+                "comparable": not any(card["differs"] for card in cards),
                 "lengths": sorted({(load.prompts.input_tokens, load.prompts.output_tokens) for load in loads}),
                 "prefix": max(load.prefix_tokens for load in loads),
                 "ask": loads[0].ask,

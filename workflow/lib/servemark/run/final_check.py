@@ -9,7 +9,7 @@ import fnmatch
 import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ from servemark.measurement.ledger import Ledger
 from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, write_atomically
-from servemark.report import gather, table
+from servemark.report import gather, table, terminal
 
 QUOTED_LINES = 3
 
@@ -47,7 +47,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
     """
     run = gather.read(run_folder)
     found = {path: Measurement.read(path) for path in records}
-    collected = repetitions.judged(list(found.values()), run.max_repetition_spread)
+    collected = repetitions.judged(list(found.values()), repetitions.limit(run.config))
     rejected = run_folder / "rejected"
     decisions = decide(found, _read_rejected(rejected, {record.deployment for record in found.values()}), accept_invalid)
     moved, holes = ([decision for decision in decisions if decision.action == action] for action in ("move", "hole"))
@@ -55,7 +55,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
         reject(decision.path, decision.record, rejected)
         ledger.forget(decision.record.key, decision.record.raw_sha256)
     details = _details(moved, holes, rejected)
-    lines = [table.text_table(table.tidy(collected)), "", *([details, ""] if details else []), *table.links(run_folder)]
+    lines = [terminal.results(replace(run, measurements=collected)), "", *([details, ""] if details else []), *table.links(run_folder)]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if moved:
         # The run prints the summary at its end, so the details do not stand here too.

@@ -125,7 +125,7 @@ def _compared(found: RunRecords, sealed_by: SealedBy, rows: list[dict[str, Any]]
     accounts = list(found.accounts.values())
     # Each record has the verdict of its own point; table and report also compare the repetitions.
     yield from compare_rows(_RECORD, *(table.rows(table.tidy(items, accounts)) for items in (found.measurements, recomputed)))
-    recomputed = repetitions.judged(recomputed, found.max_repetition_spread)
+    recomputed = repetitions.judged(recomputed, repetitions.limit(found.config))
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
     yield from stated.compare_tables(found.folder, expected)
