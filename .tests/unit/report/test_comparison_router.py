@@ -147,7 +147,7 @@ def test_suspect_load_marks_its_results_and_all_differences():
     rows = Document(render(data, bundle="")).cells("router")
     assert len(rows) == 6 and {len(row) for row in rows} == {8}
     place = ("x4", "router, concurrency 512", "direct, concurrency 128")
-    assert rows[0] == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?cannot tell (1\u00a0repetition)")
+    assert rows[0] == (*place, "TTFT p50 ms", "25.0", "20.0?", "+5.00?", "+25.0?cannot tell (1 repetition)")
     assert (rows[5][:3], rows[5][4:]) == (place, ("40.0", "50.0?", "\u2013", "\u2013"))
 
 
