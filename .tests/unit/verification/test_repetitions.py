@@ -80,3 +80,27 @@ def test_limit_that_is_no_number_is_named(run):
     run.edit_json("config.json", lambda config: config["verdict"].update(max_repetition_spread="much"))
     (problem,) = [line for line in verification.verify(run.seal()).wrong if "verdict" in line and "config.json" in line]
     assert "max_repetition_spread" in problem
+
+
+def test_report_of_an_older_archive_holds_no_intervals(run, monkeypatch):
+    set_limit(run, None)
+    run.tabulate()
+    run.report()
+    run.edit_block(lambda block: [block.pop(name) for name in ("intervals", "bars")])
+    assert len(verification.verify(run.seal()).wrong) == 2
+    monkeypatch.setattr(crate, "FORMAT", 2)
+    result = verification.verify(run.seal())
+    assert result.wrong == ()
+    assert [text for text in result.not_checked if "intervals" in text or "bars" in text] == list(result.not_checked)
+    assert len(result.not_checked) == 2
+
+
+def test_changed_end_of_an_interval_is_named(run):
+    def change(block):
+        block["intervals"]["rows"][0][block["intervals"]["columns"].index("ttft_p50_ms_repetitions")] = 99
+
+    run.tabulate()
+    run.report()
+    run.edit_block(change)
+    (line,) = verification.verify(run.seal()).wrong
+    assert "intervals" in line and "ttft_p50_ms_repetitions" in line and "99" in line
