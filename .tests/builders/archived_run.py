@@ -300,7 +300,7 @@ class ArchivedRun:
         return [Measurement.read(path) for path in paths if not path.name.endswith(".requests.json")]
 
     def tabulate(self) -> None:
-        frame = table.tidy(self.measurements())
+        frame = table.tidy(gather.read(self.folder).collected().measurements)
         table.write_csv(frame, self.folder / "measurements.csv")
         table.write_parquet(frame, self.folder / "measurements.parquet")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from builders import report_data, report_data_cluster
+from builders import report_data, report_data_cluster, report_data_repeated
 
-BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes)
+BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes, report_data_repeated.repeated)
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 780}

@@ -24,7 +24,7 @@ rule account_allocation:
 
 
 rule collect_measurements:
-    """Write one row for each measurement, INVALID ones without results."""
+    """Write one row for each measurement, INVALID ones without results; mark loads whose repetitions differ."""
     input:
         accounting=per_deployment("<run>/deployments/{deployment}/accounting.json"),
     output:
@@ -42,6 +42,7 @@ rule collect_measurements:
     localrule: True
     params:
         code=code_of("collect_measurements"),
+        max_repetition_spread=experiment.config.verdict.max_repetition_spread,
     script:
         "../scripts/collect_measurements.py"
 

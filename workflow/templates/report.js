@@ -93,10 +93,18 @@
   // Whether any point has the chosen result: the steady state may have too few requests.
   const known = (id) => data.curves[chosen("panel").value][id].some((row) => row[choice(id)] !== null);
 
+  // Each repetition carries the interval of its load point.
+  const withBars = (rows, bars) => {
+    const place = (row) => JSON.stringify([row.deployment, row.load]);
+    const found = new Map(bars.map((bar) => [place(bar), bar]));
+    return rows.map((row) => ({ ...row, bar: found.get(place(row)) }));
+  };
+
   const curveSpec = (panel, id) => {
-    const spec = filled(structuredClone(specs.panels[panel][id]), data.curves[panel][id]);
+    if (!specs.panels[panel][id]) return undefined;
+    const spec = filled(structuredClone(specs.panels[panel][id]), withBars(data.curves[panel][id], data.bars[panel][id]));
     // Without any point Vega has no axis, so a plot that is not shown gets the whole run.
-    if (spec) spec.params[0].value = known(id) ? choice(id) : checked(kind(id)).value;
+    spec.params[0].value = known(id) ? choice(id) : checked(kind(id)).value;
     return spec;
   };
 

@@ -79,7 +79,7 @@ def test_software_without_a_record_is_not_shown(run):
 def test_points_without_a_measurement_are_counted(run):
     for number in (1, 2):
         (run.folder / run.record("plain", f"chat-c1-r{number}")).unlink()
-    last = body(show(run.folder)).splitlines()[-1]
+    last = next(line for line in show(run.folder).splitlines() if "planned point" in line)
     assert last.startswith("2 ") and last.endswith(": plain/chat-c1-r1, plain/chat-c1-r2")
 
 
@@ -92,7 +92,7 @@ def test_run_that_has_just_begun_is_shown(run):
         (run.folder / name).unlink()
     text = show(run.folder)
     assert "hardware    not recorded" in text
-    last = body(text).splitlines()[-1]
+    last = next(line for line in body(text).splitlines() if "planned point" in line)
     assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c2-r1, plain/chat-c1-r2 and 1 " in last
 
 

@@ -54,6 +54,7 @@ def test_defaults_are_those_of_the_documents():
         "max_failed_fraction": 0, "min_duration_s": 1, "min_requests_per_slot": 3,
         "output_tokens_tolerance": 0, "input_tokens_tolerance": 0.05, "max_burst_fraction": 0.2, "max_foreign_cpu": 0.1,
         "max_client_cpu": 0.85, "min_client_overlap": 0.9, "max_rate_deviation": 0.05, "min_in_flight": 0.9,
+        "max_repetition_spread": 0.1,
     }  # fmt: skip
     chat = config.workloads["chat"]
     assert (chat.repetitions, chat.seed, chat.warmups, chat.request_rate) == (1, 1, "auto", None)

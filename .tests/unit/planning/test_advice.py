@@ -17,10 +17,11 @@ from servemark.config.model import Deployment
 from servemark.errors import PlanRefused
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import plan_deployment
-from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, ROUNDING, advise
+from servemark.planning.advice import CONDITIONS, REQUESTS_PER_SLOT, advise
 from servemark.planning.advice_data import NUMBERS, SENTENCES, Data
 from servemark.planning.cuda_graphs import dense
 from servemark.planning.plan_deployment import DeploymentSpec, plan
+from servemark.planning.precision import ROUNDING
 from servemark.records import Gpu, LoadPoint, Plan
 from servemark.weights import builtin
 

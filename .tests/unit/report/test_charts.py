@@ -8,9 +8,9 @@ import re
 import pytest
 import vl_convert
 
-from builders import report_data
+from builders import report_data, report_data_repeated
 from servemark.records import Startup, StartupPhase
-from servemark.report import charts, starting, table
+from servemark.report import charts, starting, table, views
 from servemark.report.table import rows, tidy
 
 CLUSTER, (OTHER, RESPONSE) = starting.CLUSTER, starting.AFTER_PHASES
@@ -32,6 +32,17 @@ def all_specs(data):
 def test_every_specification_compiles(build):
     for spec in all_specs(build()):
         assert vl_convert.vegalite_to_vega(spec)["marks"]
+
+
+def test_bars_are_visible_where_rows_have_them():
+    (panel,) = panels([report_data.measurement(repetition=number) for number in (1, 2, 3)])
+    invisible = []
+    for bar in ({"p50": [20.0, 30.0]}, None):
+        values = [{**row, "bar": bar} for row in panel.values["ttft"]]
+        drawn = vl_convert.vegalite_to_svg({**panel.specs["ttft"], "data": {"values": values}})
+        invisible.append(drawn.count(' opacity="0"'))
+    # A bar and its two ends.
+    assert invisible[1] - invisible[0] == 3
 
 
 @pytest.mark.parametrize("build", [report_data.demo, report_data.troubled], ids=["demo", "troubled"])
@@ -69,6 +80,20 @@ def test_loads_with_different_request_counts_are_one_curve():
     (panel,) = panels(items)
     assert panel.specs["ttft"]["layer"][1]["encoding"]["x"]["axis"]["values"] == [8, 16, 32]
     assert len(table.aggregate(tidy(items))) == 3
+
+
+def test_bars_are_the_intervals_of_loads_with_three_repetitions():
+    data = report_data_repeated.repeated()
+    frame = tidy(data.measurements)
+    points = views.medians(table.aggregate(frame))
+    shown = charts.panels(rows(frame), sorted(report_data_repeated.SPEEDS), (*charts.THROUGHPUTS, charts.PER_DEVICE), points)
+    by_label = {panel.label: panel for panel in shown}
+    bars = by_label["chat, by concurrency"].bars
+    assert len(bars["throughput"]) == len(report_data_repeated.SPEEDS) * len(report_data_repeated.LOADS)
+    (bar,) = [bar for bar in bars["ttft"] if (bar["deployment"], bar["load"]) == ("slower", 32)]
+    point = next(point for point in points if (point["deployment"], point["workload"], point["concurrency"]) == ("slower", "chat", 32))
+    assert bar["p99"] == [point["ttft_p99_ms_low"], point["ttft_p99_ms_high"]]
+    assert all(not rows_of for rows_of in by_label["twice, by concurrency"].bars.values())
 
 
 def test_latency_without_any_value_gets_no_plot():

@@ -58,7 +58,8 @@ def test_router_pair_has_differences_to_one_replica():
     # 31 of 32 tokens come after the first; the builder's p99 is 1.88 times its p50.
     expected = [(10, 10), (18.8, 10), (0.4, 5), (10 + 31 * 0.4, 100 * 22.4 / 348), (-200, -5)]
     assert differences == [pytest.approx(values) for values in expected]
-    assert found["Output tokens/s (one replica \u00d7 4)"].replica == (4000.0, 4000.0, 4000.0)
+    assert found["Output tokens/s (one replica \u00d7 4)"].replica[:3] == (4000.0, 4000.0, 4000.0)
+    assert {line.between.words for line in found.values()} == {"cannot tell (1\u00a0repetition)"}
 
 
 def test_direct_load_counts_devices_of_one_replica():
@@ -75,8 +76,18 @@ def test_repetitions_are_paired_by_their_median():
     single = [past(128, number, ttft=value) for number, value in enumerate((90.0, 100.0), 1)]
     (pair,) = pairs(run(*routed, *single))
     line = lines(pair)["TTFT p50"]
-    assert (line.router, line.replica) == ((120.0, 110.0, 150.0), (95.0, 90.0, 100.0))
+    assert (line.router[:3], line.replica[:3]) == ((120.0, 110.0, 150.0), (95.0, 90.0, 100.0))
+    assert (line.router.repetitions, line.replica.repetitions, line.between.words) == (3, 2, "cannot tell (2\u00a0repetitions)")
     assert (line.difference, *(side["repetitions_accepted"] for side in (pair.router, pair.replica))) == (25.0, 3, 2)
+
+
+def test_difference_of_the_router_has_its_interval_in_percent():
+    routed = [through(512, number, ttft=value) for number, value in enumerate((110.0, 111.0, 109.0), 1)]
+    single = [past(128, number, ttft=value) for number, value in enumerate((100.0, 101.0, 99.0), 1)]
+    line = lines(pairs(run(*routed, *single))[0])["TTFT p50"]
+    assert line.between.words == "different" and 5 < line.between.low < line.percent < line.between.high < 15
+    same = lines(pairs(run(*routed, *[past(128, n, ttft=value) for n, value in enumerate((109.5, 112.0, 108.0), 1)]))[0])["TTFT p50"]
+    assert same.between.words == "no difference shown" and same.between.low < 0 < same.between.high
 
 
 def test_each_router_load_is_paired_with_its_share():
@@ -137,7 +148,7 @@ def test_suspect_load_marks_its_results_and_all_differences():
     rows = Document(render(data, bundle="")).cells("router")
     assert len(rows) == 6 and {len(row) for row in rows} == {8}
     place = ("x4", "router, concurrency 512", "direct, concurrency 128")
-    assert rows[0] == (*place, "TTFT p50, whole run ms", "25.0", "20.0?", "+5.00?", "+25.0?")
+    assert rows[0] == (*place, "TTFT p50, whole run ms", "25.0", "20.0?", "+5.00?", "+25.0?cannot tell (1 repetition)")
     assert (rows[5][:3], rows[5][4:]) == (place, ("40.0", "50.0?", "\u2013", "\u2013"))
 
 

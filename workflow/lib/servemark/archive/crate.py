@@ -30,7 +30,7 @@ FORMAT = 3
 """The archive's format, which the crate states as ``schemaVersion``.
 
 Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
-were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml.
+were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals.
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
@@ -48,7 +48,7 @@ def describe(folder: Path, digests: Mapping[str, Digest]) -> dict[str, bytes]:
     """
     sizes = {name: digest.size for name, digest in digests.items()}
     sizes[MANIFEST] = manifest_size((*digests, CRATE))
-    document = crate(gather.read(folder, strict=True), sizes)
+    document = crate(gather.read(folder, strict=True).collected(), sizes)
     return {CRATE: (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()}
 
 

@@ -52,6 +52,16 @@ class Verdict(Strict):
     max_foreign_cpu: _Share = Field(
         default=0.1, description="fraction of a CPU deployment's cores that other processes may use; above it: SUSPECT"
     )
+    # 0.1: above it, three repetitions of each of two deployments show no difference below a quarter (Welch's t with 4 degrees of
+    # freedom: 2.78 x 0.1 x sqrt(2/3) = 0.23 of the logarithm).
+    # Measured: `repetition_spread_gpu` and `repetition_spread_cpu` in planning/advice.yaml.
+    # At most 0.5: two repetitions whose ratio is above exp(0.5 sqrt(2)) = 2.03 are always SUSPECT.
+    max_repetition_spread: _Half = Field(
+        default=0.1,
+        description="relative standard deviation of the repetitions of a load: of output tokens/s, or at a request rate of the mean "
+        "end-to-end latency, in the steady state if each of them has one; above it, all of them are SUSPECT. Checked when all measurements "
+        "are collected",
+    )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"
     )

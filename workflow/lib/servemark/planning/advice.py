@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement.thresholds import Verdict
-from servemark.planning import cuda_graphs
+from servemark.planning import cuda_graphs, precision
 from servemark.planning.advice_data import NUMBERS, SENTENCES, measured
 from servemark.planning.all_reduce import multicast
 from servemark.planning.demand import Demand
@@ -22,10 +22,6 @@ Found = dict[str, object] | bool
 
 REQUESTS_PER_SLOT: float = Verdict.model_fields["min_requests_per_slot"].default
 """The default, not the configured value: a plan does not depend on thresholds, so changing one replans nothing."""
-
-UNROUNDED = ("float16", "bfloat16", "float32")
-ROUNDING = ("VLLM_HUMMING_INPUT_QUANT_CONFIG", "VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_USE_F16_ACCUM", "VLLM_MARLIN_INPUT_DTYPE")
-"""Variables that make vLLM's kernels calculate in fewer bits (vllm/envs.py, 0.25.1 and 0.32.0)."""
 
 
 def advise(demand: Demand) -> dict[str, str]:
@@ -124,19 +120,8 @@ def client_too_slow(demand: Demand) -> Found:
 
 def fewer_bits(demand: Demand) -> Found:
     """Detect options and variables that round more than the checkpoint does."""
-    method = demand.options.get("quantization")
-    same = method is None or _family(str(method)) == _family(demand.architecture.quantisation or "")
-    given = {
-        "options.kv-cache-dtype": str(demand.options.get("kv-cache-dtype", "auto")),
-        "options.quantization": "" if same else str(method),
-        **{f"variables.{name}": demand.variables.get(name, "") for name in ROUNDING},
-    }
-    found = [
-        f"{name}: {value}"
-        for name, value in given.items()
-        if value.lower() not in ("", "0", "false", "auto") and not any(dtype in value for dtype in UNROUNDED)
-    ]
-    return bool(found) and {"given": "; ".join(found)}
+    found = precision.fewer_bits(demand.options, demand.variables, demand.architecture.quantisation)
+    return bool(found) and {"given": "; ".join(f"{place}: {value}" for place, value in found.items())}
 
 
 def unknown_variables(demand: Demand) -> Found:
@@ -184,11 +169,6 @@ def _listed(items: Iterable[object]) -> str:
 
 def _loads(points: Iterable[LoadPoint]) -> str:
     return _listed(sorted({point.concurrency or 0 for point in points}))
-
-
-def _family(method: str) -> str:
-    """Return a quantisation method without vLLM's additions to its name, as in gpt_oss_mxfp4 and awq_marlin."""
-    return method.removeprefix("gpt_oss_").removesuffix("_marlin")
 
 
 if CONDITIONS.keys() != SENTENCES.keys():

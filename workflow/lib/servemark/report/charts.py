@@ -14,6 +14,7 @@ import yaml
 
 from servemark.report import formatting
 from servemark.report.columns import STEADY, THROUGHPUT
+from servemark.report.table import LOAD
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 PERCENTILES = ("p50", "p95", "p99", "mean")
@@ -31,12 +32,16 @@ _LOG_FROM = 8
 
 @dataclass(frozen=True)
 class Panel:
-    """The plots of one workload by concurrency or by request rate, which share one horizontal axis, and their rows."""
+    """The plots of one workload by concurrency or by request rate, which share one horizontal axis, and their rows.
+
+    ``values`` has one row per repetition, ``bars`` one per load point that has intervals: each choice with its two ends.
+    """
 
     id: str
     label: str
     specs: Mapping[str, dict[str, Any]]
     values: Mapping[str, list[dict[str, Any]]]
+    bars: Mapping[str, list[dict[str, Any]]]
 
 
 @cache
@@ -78,7 +83,12 @@ def looks(names: Sequence[str]) -> dict[str, Any]:
     return {"by": "deployment", "names": list(names), "dashes": dashes, "shapes": shapes}
 
 
-def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs: Sequence[str] = tuple(THROUGHPUTS)) -> list[Panel]:
+def panels(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    throughputs: Sequence[str] = tuple(THROUGHPUTS),
+    points: Sequence[Mapping[str, Any]] = (),
+) -> list[Panel]:
     """Return one panel for each group of accepted rows of the tidy table that can share an axis.
 
     A load point without concurrency and without request rate is only in the tables.
@@ -86,6 +96,7 @@ def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs:
     Args:
         names: the deployments of the legend, in its order.
         throughputs: the columns from which the throughput plot lets the reader choose.
+        points: rows of ``views.medians``, with the intervals.
     """
     groups: dict[tuple[str, bool, int | None], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -95,7 +106,10 @@ def panels(rows: Sequence[Mapping[str, Any]], names: Sequence[str], throughputs:
     found: list[Panel] = []
     for (workload, by_rate, cap), group in groups.items():
         label = f"{workload}, by {'request rate' if by_rate else 'concurrency'}" + ("" if cap is None else f", at most {cap} at once")
-        found.append(Panel(f"panel-{len(found)}", label, *_curves(group, names, by_rate, throughputs)))
+        # Rows of a group differ in deployment and load only, and the curves of a large run show some of them.
+        drawn = {tuple(row[name] for name in LOAD): row["devices"] for row in group}
+        mine = [{**point, "devices": drawn[at]} for point in points if (at := tuple(point[name] for name in LOAD)) in drawn]
+        found.append(Panel(f"panel-{len(found)}", label, *_curves(group, names, by_rate, throughputs, mine)))
     return found
 
 
@@ -111,11 +125,15 @@ def throughputs(rows: Sequence[Mapping[str, Any]], accelerator: str) -> dict[str
 
 
 def _curves(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], by_rate: bool, throughputs: Sequence[str]
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Return the plots of throughput and of each latency against the load, and the rows of each.
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    by_rate: bool,
+    throughputs: Sequence[str],
+    points: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]], dict[str, list[dict[str, Any]]]]:
+    """Return the plots of throughput and of each latency against the load, the rows and the intervals of each.
 
-    A row holds each choice twice: of the steady state under a name that begins with ``STEADY``, and of the whole run.
+    A row and its interval hold each choice twice: of the steady state under a name that begins with ``STEADY``, and of the whole run.
     """
     across = "request_rate_per_s" if by_rate else "concurrency"
     shared = {
@@ -125,7 +143,7 @@ def _curves(
         "load_title": "Requests/s offered" if by_rate else "Concurrency",
     }
     against = "offered request rate" if by_rate else "concurrency"
-    specs, values = {}, {}
+    specs, values, bars = {}, {}, {}
     plots = {"throughput": {name: name for name in throughputs}}
     plots |= {metric: {name: f"{metric}_{name}_ms" for name in PERCENTILES} for metric in formatting.METRICS}
     for metric, choices in plots.items():
@@ -144,18 +162,32 @@ def _curves(
         values[metric] = [
             {name: row[name] for name in ("deployment", "repetition", "verdict")}
             | {"load": row[across], "why": row["reasons"] or ""}
-            | {
-                prefix + choice: _per_device(row, prefix) if column == PER_DEVICE else row[prefix + column]
-                for prefix in (STEADY, "")
-                for choice, column in choices.items()
-            }
+            | {prefix + choice: _value(row, prefix, column) for prefix in (STEADY, "") for choice, column in choices.items()}
             for row in rows
         ]
-    return specs, values
+        ends = (
+            (
+                point,
+                {
+                    prefix + choice: [_value(point, prefix, column, end) for end in ("_low", "_high")]
+                    for prefix in (STEADY, "")
+                    for choice, column in choices.items()
+                },
+            )
+            for point in points
+        )
+        bars[metric] = [
+            {"deployment": point["deployment"], "load": point[across]} | {choice: end for choice, end in of.items() if None not in end}
+            for point, of in ends
+            if any(None not in end for end in of.values())
+        ]
+    return specs, values, bars
 
 
-def _per_device(row: Mapping[str, Any], prefix: str) -> float | None:
-    output, devices = row[prefix + "output_tokens_per_s"], row["devices"]
+def _value(row: Mapping[str, Any], prefix: str, column: str, end: str = "") -> float | None:
+    if column != PER_DEVICE:
+        return cast("float | None", row[f"{prefix}{column}{end}"])
+    output, devices = row[f"{prefix}output_tokens_per_s{end}"], row["devices"]
     return output / devices if output is not None and devices else None
 
 

@@ -1,16 +1,18 @@
 """Compare load points: deployments with equal resources, a router with one of its replicas, each deployment with its roofline."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from servemark.errors import ServemarkError
+from servemark.measurement.intervals import LEAST, Interval
 from servemark.planning.options import own_tokens
 from servemark.planning.roofline import DEVICES, Bound, Device, bound
 from servemark.records import Plan
-from servemark.report import formatting, views
+from servemark.report import comparable, formatting, views
 from servemark.report.columns import MEDIANS
 from servemark.report.gather import RunRecords
 from servemark.weights.architecture import Architecture
@@ -19,18 +21,53 @@ OUTPUT, TOTAL = "output_tokens_per_s", "total_tokens_per_s"
 _LATENCIES = ("TTFT p50", "TTFT p99", "TPOT p50", "E2EL p50")
 Point = Mapping[str, Any]
 """The medians of a load point: a row of ``views.medians``."""
-Spread = tuple[float, float, float]
 TOO_GOOD = 0.85
 """Share of the roofline above which a result is doubtful. Memory copies alone reach a little more: ``memory_copy_share`` in
 planning/advice.yaml."""
 
 
+class Spread(NamedTuple):
+    """A result over accepted repetitions. ``low`` and ``high``: the ends of its 95 % interval, None if there is none."""
+
+    median: float
+    minimum: float
+    maximum: float
+    low: float | None
+    high: float | None
+    repetitions: int
+
+    @property
+    def interval(self) -> Interval:
+        """The interval, with NaN for ends that there are not."""
+        low, high = (math.nan if end is None else end for end in (self.low, self.high))
+        return Interval(low, high, self.repetitions)
+
+
 def spread(point: Point, column: str, times: float = 1) -> Spread | None:
-    """Return (median, minimum, maximum) of a column over accepted repetitions, multiplied by ``times``; None if it is empty."""
+    """Return a column of a load point, multiplied by ``times``; None if it is empty."""
     if point[f"{column}_median"] is None:
         return None
     median, minimum, maximum = (times * point[f"{column}_{statistic}"] for statistic in ("median", "min", "max"))
-    return median, minimum, maximum
+    low, high = (None if (end := point[f"{column}_{name}"]) is None else times * end for name in ("low", "high"))
+    return Spread(median, minimum, maximum, low, high, point[f"{column}_repetitions"])
+
+
+class Ratio(NamedTuple):
+    """The 95 % interval of a ratio (None if there is none), and in words whether the two results differ."""
+
+    low: float | None
+    high: float | None
+    words: str
+
+
+def ratio(one: Spread, other: Spread) -> Ratio:
+    """Return the interval of ``one`` over ``other``. They are called different only if it excludes 1."""
+    found = one.interval.over(other.interval)
+    if math.isnan(found.low):
+        count = int(found.repetitions)
+        why = formatting.plural(count, "repetition") if count < LEAST else "a result is not positive"
+        return Ratio(None, None, f"cannot tell ({why})")
+    return Ratio(float(found.low), float(found.high), "different" if found.excludes_1 else "no difference shown")
 
 
 @dataclass(frozen=True)
@@ -41,7 +78,7 @@ class Row:
         state: beginning of the names of the compared results (``views.state``), the same for all deployments at a load.
         best: the deployment with the highest median output at this load, or None.
         ratio: median output over that of ``best``.
-        apart: whether the ranges of both do not overlap. None for the best itself and if one of them has a single repetition.
+        between: the interval of this ratio. None for the best itself and if there is no other deployment.
     """
 
     point: Point
@@ -50,16 +87,20 @@ class Row:
     output: Spread | None
     total: Spread | None
     ratio: float | None
-    apart: bool | None
+    between: Ratio | None
 
 
 @dataclass(frozen=True)
 class Group:
-    """Deployments of a workload with equal resources (GPUs, or ranks on a CPU). ``rows`` are sorted by load, then deployment."""
+    """Comparable deployments of a workload with equal resources (GPUs, or ranks on a CPU). ``rows``: by load, then deployment.
+
+    ``differs``: model and settings in which they differ from deployments in another group with the same resources; "" if there are none.
+    """
 
     workload: str
     devices: int
     rows: tuple[Row, ...]
+    differs: str = ""
 
 
 def unit(data: RunRecords, count: int) -> str:
@@ -68,19 +109,26 @@ def unit(data: RunRecords, count: int) -> str:
 
 
 def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
-    """Return a group for each workload and number of devices that two or more planned deployments share."""
+    """Return the planned deployments by workload, number of devices, model and precision. Those that share no number are left out."""
     found: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         if plan := data.plans.get(point["deployment"]):
             found.setdefault((point["workload"], plan.asked_by(point["workload"]).world_size), []).append(point)
-    return [
-        Group(workload, devices, tuple(_rows(some, devices)))
-        for (workload, devices), some in sorted(found.items())
-        if len({point["deployment"] for point in some}) > 1
-    ]
+    return [group for (workload, devices), some in sorted(found.items()) for group in _groups(workload, devices, some, data)]
+
+
+def _groups(workload: str, devices: int, points: Sequence[Point], data: RunRecords) -> Iterator[Group]:
+    names = list(dict.fromkeys(point["deployment"] for point in points))
+    if len(names) < 2:
+        return
+    identities, differences = comparable.identities(data), comparable.differences(data, names)
+    for identity, differs in differences.items():
+        mine = [point for point in points if identities[point["deployment"]] == identity]
+        yield Group(workload, devices, tuple(_rows(mine, devices)), differs)
 
 
 def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
+    alone = len({point["deployment"] for point in points}) < 2
     loads: dict[tuple[Any, Any], list[Point]] = {}
     for point in points:
         loads.setdefault((point["concurrency"], point["request_rate_per_s"]), []).append(point)
@@ -88,17 +136,20 @@ def _rows(points: Sequence[Point], devices: int) -> Iterator[Row]:
         state = views.state(loads[load])
         name = state + OUTPUT
         accepted = [point for point in loads[load] if point[f"{name}_median"] is not None]
-        best = max(accepted, key=itemgetter(f"{name}_median"), default=None)
+        best = None if alone else max(accepted, key=itemgetter(f"{name}_median"), default=None)
+        top = best and spread(best, name, 1 / devices)
         for point in loads[load]:
-            output, apart = spread(point, name, 1 / devices), None
-            ratio = point[f"{name}_median"] / best[f"{name}_median"] if output and best and best[f"{name}_median"] else None
-            if output and best and best is not point and min(one["repetitions_accepted"] for one in (point, best)) > 1:
-                apart = bool(point[f"{name}_max"] < best[f"{name}_min"])
-            yield Row(point, state, best, output, spread(point, state + TOTAL, 1 / devices), ratio, apart)
+            output = spread(point, name, 1 / devices)
+            share = output.median / top.median if output and top and top.median else None
+            between = ratio(output, top) if output and top and best is not point else None
+            yield Row(point, state, best, output, spread(point, state + TOTAL, 1 / devices), share, between)
 
 
 class Line(NamedTuple):
-    """A result at both loads in ``unit``. ``difference`` is router minus replica; ``percent`` is relative to the replica."""
+    """A result at both loads in ``unit``. ``difference`` is router minus replica; ``percent`` is relative to the replica.
+
+    ``between`` is the interval of ``percent``.
+    """
 
     label: str
     unit: str
@@ -106,6 +157,7 @@ class Line(NamedTuple):
     replica: Spread | None
     difference: float | None
     percent: float | None
+    between: Ratio | None
 
 
 class Pair(NamedTuple):
@@ -157,9 +209,13 @@ def _lines(router: Point, replica: Point, state: str, replicas: int) -> list[Lin
     lines = []
     for label, unit, name, times in compared:
         through, past = spread(router, state + name), spread(replica, state + name, times)
-        difference = through[0] - past[0] if through and past else None
-        percent = 100 * difference / past[0] if difference is not None and past and past[0] else None
-        lines.append(Line(label, unit, through, past, difference, percent))
+        if not (through and past):
+            lines.append(Line(label, unit, through, past, None, None, None))
+            continue
+        difference, found = through.median - past.median, ratio(through, past)
+        low, high = (None if end is None else 100 * (end - 1) for end in (found.low, found.high))
+        percent = 100 * difference / past.median if past.median else None
+        lines.append(Line(label, unit, through, past, difference, percent, Ratio(low, high, found.words)))
     return lines
 
 

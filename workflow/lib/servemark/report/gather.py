@@ -12,6 +12,7 @@ from servemark import __version__, records, supervisor
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
+from servemark.measurement import repetitions
 from servemark.measurement.reasons import OUTSIDE
 from servemark.records import Failure, Measurement, RecordT
 from servemark.report import distributions, measured, timelines
@@ -48,7 +49,7 @@ class RunRecords:
     Attributes:
         folder: holds the files under their names in the archive.
         timelines: by deployment and load point.
-        measurements: one record per load point, including INVALID ones.
+        measurements: one record per load point, including INVALID ones. :func:`read` returns them as recorded.
         points: one entry for each entry of ``measurements``.
         rejected: INVALID measurements that a later measurement replaced.
         sources: distinct states of servemark's sources at the starts of attempts, in the order of deployments and attempts.
@@ -106,6 +107,14 @@ class RunRecords:
         results = [(item, raw) for item, (_, raw) in zip(measurements, self.points, strict=True)]
         return replace(self, measurements=[item for item, _ in results], distributions=distributions.distributions(results))
 
+    def collected(self) -> RunRecords:
+        """Return the run as collect_measurements sees it: loads whose repetitions differ too much are SUSPECT.
+
+        Raises:
+            ServemarkError: see ``repetitions.limit``.
+        """
+        return replace(self, measurements=repetitions.judged(self.measurements, repetitions.limit(self.config)))
+
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
         """Return one record, or None if it is missing or damaged. Add the error of a damaged record to ``wrong``.
 
@@ -149,7 +158,7 @@ def gather(run_folder: Path) -> RunRecords:
     Raises:
         ServemarkError: a record is missing or damaged.
     """
-    found = read(run_folder, strict=True)
+    found = read(run_folder, strict=True).collected()
     return found.with_distributions(found.measurements)
 
 

@@ -7,7 +7,7 @@ and compares it with the one in the report. So the block holds all numbers, verd
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +17,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.machine import visible_gpus
-from servemark.report import charts, columns, comparison, distributions, energy, formatting, starting, thinning, timelines, views
+from servemark.measurement.intervals import LEAST
+from servemark.report import (
+    charts,
+    columns,
+    comparable,
+    comparison,
+    distributions,
+    energy,
+    formatting,
+    starting,
+    thinning,
+    timelines,
+    views,
+)
 from servemark.report.charts import TEMPLATES
 from servemark.report.gaps import attempt_rows, gaps, made_good, rejected_rows
 from servemark.report.gather import RunRecords
@@ -39,6 +52,7 @@ _POINT = (
     *(f"{column.name}_{statistic}" for column in _RANGED for statistic in ("median", "min", "max")),
     *(f"{column.name}_median" for column in columns.SIDE_MEDIANS),
 )
+_INTERVAL = (*LOAD, *(f"{column.name}_{part}" for column in _RANGED for part in ("low", "high", "repetitions")))
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -47,7 +61,7 @@ class Content:
     """What the report shows of the measurements.
 
     Attributes:
-        block: the data block, as JSON values. :func:`expanded` describes ``points``.
+        block: the data block, as JSON values. :func:`expanded` describes ``points`` and ``intervals``.
         specs: the specifications of the plots, without data.
         points: the medians of all load points (``views.medians``), including those that the report leaves out.
         stateless: of how many measurements the curves show (``shown``) the steady state is ``missing`` or has too few requests (``few``).
@@ -76,7 +90,7 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
     accepted = sorted({item.deployment for item in items if item.verdict != "INVALID"})
     shown = thinning.select(points, accepted, whole=len(items) <= thinning.WHOLE if whole is None else whole)
     throughputs = charts.throughputs(rows(frame[["verdict", "devices"]]), data.machine.accelerator)
-    panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs))
+    panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs), points)
     startups = [item for name, item in data.startups.items() if shown.plots(name)]
     bins = shown.distributions(data.distributions)
     moments = timelines.shown([item for item in items if shown.plots(item.deployment)], data.timelines)
@@ -85,12 +99,13 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "whole": shown.whole,
         "verdicts": views.verdicts(data),
         "reasons": views.objections(items),
-        # Column names are stored once, because they would be most of the text of each row.
-        "points": {"columns": list(_POINT), "rows": [[point[name] for name in _POINT] for point in shown.points]},
+        "points": _table(_POINT, shown.points),
+        "intervals": _table(_INTERVAL, shown.points),
         "measurements": [
             {name: row[name] for name in _MEASUREMENT} | {"reasons": formatting.reasons(item)} for row, item, kept in listed if kept
         ],
         "curves": {panel.id: panel.values for panel in panels},
+        "bars": {panel.id: panel.bars for panel in panels},
         "distributions": [{metric: asdict(of) for metric, of in item.metrics.items()} for item in bins],
         "timelines": [row for _, row in moments],
         "startup": starting.bars(startups),
@@ -113,13 +128,19 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
 
 
 def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data block with ``points`` as one dictionary per row.
+    """Return the data block with ``points`` and ``intervals`` as one dictionary per row. Before archive format 3 it has no intervals.
 
     Raises:
-        ValueError, KeyError, TypeError: ``points`` is not a table.
+        ValueError, KeyError, TypeError: one of them is not a table.
     """
-    table = block["points"]
-    return {**block, "points": [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]}
+    tables = {name: block[name] for name in ("points", "intervals") if name == "points" or name in block}
+    rows_of = {name: [dict(zip(of["columns"], row, strict=True)) for row in of["rows"]] for name, of in tables.items()}
+    return {**block, **rows_of}
+
+
+def _table(names: Sequence[str], points: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows with the column names stored once, because they would be most of the text of each row."""
+    return {"columns": list(names), "rows": [[point[name] for name in names] for point in points]}
 
 
 def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = None) -> str:
@@ -147,7 +168,8 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         shown=shown,
         verdicts=block["verdicts"],
         headline=[{**group, "cards": shown.cards(group["cards"])} for group in headline],
-        points=_with_load(block["points"]),
+        points=_with_load(point | interval for point, interval in zip(block["points"], block["intervals"], strict=True)),
+        rounded=comparable.rounded(data),
         measured=_with_load(block["measurements"]),
         objections=block["reasons"],
         gaps=shown.first(found),
@@ -189,7 +211,7 @@ def _with_load(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _template() -> Any:
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    modules = {"columns": columns, "comparison": comparison, "starting": starting, "views": views}
+    modules = {"columns": columns, "comparison": comparison, "LEAST": LEAST, "starting": starting, "views": views}
     environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
     environment.filters |= {name: getattr(formatting, name) for name in names}

@@ -3,13 +3,17 @@
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from servemark.measurement import thresholds
+from servemark.measurement.intervals import Interval
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.report import formatting
 from servemark.report.columns import COLUMNS, STEADY, TERMINAL
@@ -47,8 +51,9 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
     A result of the steady state is missing if any accepted repetition lacks it; ``steady_missing`` and ``steady_too_few`` state the reason
-    of the first one. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT ones, ``_suspect`` SUSPECT ones. Rows
-    are in the order of ``tidy``.
+    of the first one. ``FIGURE_repetitions`` is the number of values behind them, ``_low`` and ``_high`` the ends of their interval
+    (``measurement.intervals``), empty if there is none. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT
+    ones, ``_suspect`` SUSPECT ones. Rows are in the order of ``tidy``.
     """
     # A Python function per group would take seconds for thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
@@ -60,10 +65,26 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     ).astype("Int64")
     figures = groups[list(FIGURES)].agg(["median", "min", "max"])
     known = groups[_STEADY_FIGURES].count()
+    missing = known.lt(counts["repetitions_accepted"], axis=0)
     for name in _STEADY_FIGURES:
-        figures.loc[known[name] < counts["repetitions_accepted"], name] = math.nan
+        figures.loc[missing[name], name] = math.nan
     figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]
-    return counts.join(groups[list(_WHY)].first()).join(figures).reset_index()
+    return counts.join(groups[list(_WHY)].first()).join([figures, *_intervals(marked, missing)]).reset_index()
+
+
+def _intervals(frame: pd.DataFrame, missing: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the number of values of each result in a load point, and the ends of their intervals; nothing where it is ``missing``."""
+    names = list(FIGURES)
+    logs = frame.assign(**np.log(frame[names].where(frame[names] > 0)))
+    values, positive = (of.groupby(list(LOAD), dropna=False, sort=False)[names] for of in (frame, logs))
+    count = values.count()
+    count = count.where(~missing.reindex(columns=names, fill_value=False), 0)
+    # Without a logarithm for each value, there is no interval.
+    usable = positive.count().where(positive.count() == count)
+    found = Interval.of_logs(positive.mean(), positive.std(), usable)
+    yield count.astype("Int64").add_suffix("_repetitions")
+    for end in ("low", "high"):
+        yield pd.DataFrame(getattr(found, end), index=count.index, columns=names).add_suffix(f"_{end}")
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -97,63 +118,75 @@ def write_parquet(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-_WIDTH, _NARROWEST = 100, 8
+WIDTH, NARROWEST = 100, 8
 _FEW = "few"
 _STEADY_OUTPUT = f"{STEADY}output_tokens_per_s"
 _NAMES = ("deployment", "workload", "load", "rep")
 
 
-def text_table(frame: pd.DataFrame) -> str:
+def text_table(frame: pd.DataFrame, rounded: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the main results for a terminal, at most 100 columns wide. Latencies are in milliseconds.
 
     The results are those of the steady state; a load without one shows its throughput of the whole run, in words. If no load has a steady
     state, all results are those of the whole run, and a note says so. Every result of a SUSPECT row ends in ``?``. An INVALID row shows its
     reason codes instead of results.
+
+    Args:
+        rounded: deployments whose results end in ``*``, from ``comparable.rounded``.
     """
     found = rows(frame)
     steady = any(row[_STEADY_OUTPUT] is not None for row in found)
     shown = [column.name if steady else column.name.removeprefix(STEADY) for column in TERMINAL]
-    names = [[formatting.printable(name) for name in _names(row)] for row in found]
+    all_names = [[formatting.printable(name) for name in (*names(row), str(row["repetition"]))] for row in found]
     figures = [[_FEW if steady and row[name] is None else terminal_number(row[name]) for name in shown] for row in found]
+    space = 2 if rounded else 1
     upper, lower = zip(*(column.terminal.rsplit(" ", 1) for column in TERMINAL), strict=True)
     right = [max(map(len, column)) for column in zip(upper, lower, *figures, strict=True)]
-    left = [max(map(len, column)) for column in zip(_NAMES, *names, strict=True)]
+    left = [max(map(len, column)) for column in zip(_NAMES, *all_names, strict=True)]
     # The longest names give way.
-    while sum(left) + 2 * (len(left) - 1) + sum(right) + 2 * len(right) > _WIDTH and max(left) > _NARROWEST:
+    while sum(left) + 2 * (len(left) - 1) + sum(right) + (1 + space) * len(right) > WIDTH and max(left) > NARROWEST:
         left[left.index(max(left))] -= 1
 
-    def head(names: Iterable[str]) -> str:
-        return "  ".join(f"{_fit(name, width):<{width}}" for name, width in zip(names, left, strict=True))
+    def head(cells: Iterable[str]) -> str:
+        return "  ".join(f"{fit(cell, width):<{width}}" for cell, width in zip(cells, left, strict=True))
 
-    def body(cells: Iterable[str], mark: str = " ") -> str:
-        return "".join(f" {cell:>{width}}{mark}" for cell, width in zip(cells, right, strict=True))
+    def body(cells: Iterable[str], marks: str = "") -> str:
+        return "".join(f" {cell:>{width}}{marks:<{space}}" for cell, width in zip(cells, right, strict=True))
 
     lines = [f"{'latencies in ms':<{len(head(_NAMES))}}{body(upper)}", head(_NAMES) + body(lower)]
-    for row, name, cells in zip(found, names, figures, strict=True):
+    for row, name, cells in zip(found, all_names, figures, strict=True):
         if row["verdict"] == "INVALID":
             codes = " ".join(filter(None, (row["failure"], row["reasons"]))).split()
             why = " ".join(dict.fromkeys(codes)) or "no reason recorded"
-            lines.append(f"{head(name)}  {_fit(f'INVALID: {why}', len(body(lower)) - 2)}")
+            lines.append(f"{head(name)}  {fit(f'INVALID: {why}', len(body(lower)) - 2)}")
         elif steady and row[_STEADY_OUTPUT] is None:
-            lines.append(f"{head(name)}  {_fit(_whole_run(row), len(body(lower)) - 2)}")
+            whole = f"no steady state; whole run {terminal_number(row['output_tokens_per_s'])}{mark(row, rounded)} tok/s"
+            lines.append(f"{head(name)}  {fit(whole, len(body(lower)) - 2)}")
         else:
-            lines.append(head(name) + body(cells, "?" if row["verdict"] == "SUSPECT" else " "))
-    lines += _notes([row for row in found if row["verdict"] != "INVALID"])
-    if (frame["verdict"] == "SUSPECT").any():
-        lines.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
-    accepted = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
-    for limits in dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in accepted))):
-        lines.append(f"VALID and SUSPECT with thresholds looser than the defaults: {limits}")
+            lines.append(head(name) + body(cells, mark(row, rounded)))
+    lines += _notes(frame, [row for row in found if row["verdict"] != "INVALID"])
+    for deployment, given in rounded.items():
+        note = formatting.printable(f"* = {deployment} calculates in fewer bits than its model was trained for ({given}).")
+        lines += textwrap.wrap(note, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _whole_run(row: Mapping[str, Any]) -> str:
-    mark = "?" if row["verdict"] == "SUSPECT" else ""
-    return f"no steady state; whole run {terminal_number(row['output_tokens_per_s'])}{mark} tok/s"
+def mark(row: Mapping[str, Any], rounded: Mapping[str, str]) -> str:
+    """Return the marks of a row's results: ``?`` if it is SUSPECT, ``*`` for a deployment in ``rounded``."""
+    return ("?" if row["verdict"] == "SUSPECT" else "") + ("*" if row["deployment"] in rounded else "")
 
 
-def _notes(accepted: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return which part of the loads these rows show, and what their words mean, one sentence a line."""
+def _notes(frame: pd.DataFrame, accepted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which part of the loads these rows show, and what their words and marks mean, one sentence a line."""
+    notes = _part(accepted)
+    if (frame["verdict"] == "SUSPECT").any():
+        notes.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
+    texts = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
+    looser = dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in texts)))
+    return notes + [f"VALID and SUSPECT with thresholds looser than the defaults: {limits}" for limits in looser]
+
+
+def _part(accepted: Sequence[Mapping[str, Any]]) -> list[str]:
     steady = [row for row in accepted if row[_STEADY_OUTPUT] is not None]
     if not steady:
         # A record made before archive format 3 has neither the steady state nor a reason.
@@ -174,11 +207,12 @@ def links(run_folder: Path) -> list[str]:
     return [f"{what:<12}  {path.as_uri()}" for what, path in found.items() if path.exists()]
 
 
-def _names(row: dict[str, Any]) -> tuple[str, str, str, str]:
+def names(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return deployment, workload and load of a row, the load in a few characters."""
     concurrency, rate = row["concurrency"], row["request_rate_per_s"]
     load = [f"c={concurrency}"] if concurrency is not None else []
     load += [f"{rate:g}/s"] if rate is not None else []
-    return row["deployment"], row["workload"], " ".join(load) or "all", str(row["repetition"])
+    return row["deployment"], row["workload"], " ".join(load) or "all"
 
 
 def terminal_number(value: float | None) -> str:
@@ -186,6 +220,7 @@ def terminal_number(value: float | None) -> str:
     return formatting.number(value).replace("\N{NARROW NO-BREAK SPACE}", ",").replace(formatting.NOTHING, "-")
 
 
-def _fit(text: str, width: int) -> str:
+def fit(text: str, width: int) -> str:
+    """Return the text in at most ``width`` characters, without control characters."""
     text = formatting.printable(text)
     return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from servemark.measurement import reasons, thresholds
 from servemark.records import Hardware, Measurement, Startup
-from servemark.report import formatting
+from servemark.report import comparable, formatting
 from servemark.report.columns import STEADY
 from servemark.report.gather import RunRecords
 from servemark.report.measured import replicas
@@ -76,8 +76,9 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
     """Return for each workload one card per deployment: its load point with the highest median output throughput (``best``).
 
     ``state`` begins the names of the results by which the load points of a workload are compared (``state``). ``share`` is this throughput
-    over that of the best deployment. ``per_device`` is the throughput over ``devices``; it is None where
-    deployments use the same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a shared prefix.
+    over that of the best comparable deployment. ``differs`` states in what a deployment differs from those that it cannot be compared with
+    (``comparable``); "" if all can be compared. ``per_device`` is the throughput over ``devices``; it is None where deployments use the
+    same number. ``lengths`` are the (input, output) tokens of the requests, ``prefix`` the tokens of a shared prefix.
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
     asked = [(item.deployment, item.load) for item in data.measurements] + [(plan.deployment, load) for plan, load in planned]
@@ -88,6 +89,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
     by_workload: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for point in points:
         by_workload[point["workload"]].append(point)
+    identities = comparable.identities(data)
     result = []
     for workload in sorted({load.workload for _, load in asked}):
         loads = [load for _, load in asked if load.workload == workload]
@@ -98,19 +100,24 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
             name = point["deployment"]
             if point[output] is not None and (name not in best or point[output] > best[name][output]):
                 best[name] = point
-        top = max((point[output] for point in best.values()), default=0.0)
+        differences, tops = comparable.differences(data, sorted(name for name in best if name in data.plans)), dict[Any, float]()
+        for name, point in best.items():
+            tops[identities.get(name)] = max(tops.get(identities.get(name), 0.0), point[output])
         cards = []
         for name in sorted({deployment for deployment, load in asked if load.workload == workload}):
             top_one, plan = best.get(name), data.plans.get(name)
             devices = plan.asked_by(workload).world_size if plan else None
-            share = top_one[output] / top if top_one and top > 0 else None
+            identity = identities.get(name)
+            share = top_one[output] / tops[identity] if top_one and tops[identity] > 0 else None
             each = top_one[output] / devices if differ and top_one and devices else None
-            cards.append({"deployment": name, "best": top_one, "share": share, "devices": devices, "per_device": each})
+            card = {"deployment": name, "best": top_one, "share": share, "devices": devices, "per_device": each}
+            cards.append(card | {"differs": differences.get(identity, "") if identity else ""})
         result.append(
             {
                 "workload": workload,
                 "state": prefix,
                 "cards": cards,
+                "comparable": not any(card["differs"] for card in cards),
                 "lengths": sorted({(load.prompts.input_tokens, load.prompts.output_tokens) for load in loads}),
                 "prefix": max(load.prefix_tokens for load in loads),
                 "ask": loads[0].ask,

@@ -9,16 +9,17 @@ import fnmatch
 import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from servemark.errors import ServemarkError
+from servemark.measurement import repetitions
 from servemark.measurement.ledger import Ledger
 from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, write_atomically
-from servemark.report import table
+from servemark.report import gather, table, terminal
 
 QUOTED_LINES = 3
 
@@ -44,7 +45,9 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
     Raises:
         ServemarkError: servemark has to measure at least one point again.
     """
+    run = gather.read(run_folder)
     found = {path: Measurement.read(path) for path in records}
+    collected = repetitions.judged(list(found.values()), repetitions.limit(run.config))
     rejected = run_folder / "rejected"
     decisions = decide(found, _read_rejected(rejected, {record.deployment for record in found.values()}), accept_invalid)
     moved, holes = ([decision for decision in decisions if decision.action == action] for action in ("move", "hole"))
@@ -52,7 +55,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
         reject(decision.path, decision.record, rejected)
         ledger.forget(decision.record.key, decision.record.raw_sha256)
     details = _details(moved, holes, rejected)
-    lines = [table.text_table(table.tidy(list(found.values()))), "", *([details, ""] if details else []), *table.links(run_folder)]
+    lines = [terminal.results(replace(run, measurements=collected)), "", *([details, ""] if details else []), *table.links(run_folder)]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if moved:
         # The run prints the summary at its end, so the details do not stand here too.
@@ -62,7 +65,7 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
             do="Fix the cause and rerun the same command: only these points are measured again.",
             reason="invalid_measurements",
         )
-    verdicts = [record.verdict for record in found.values()]
+    verdicts = [record.verdict for record in collected]
     valid, suspect = verdicts.count("VALID"), verdicts.count("SUSPECT")
     progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(holes)} permanent gaps")
     return Check(run=run_folder.name, valid=valid, suspect=suspect, holes=tuple(map(_hole, holes)))

@@ -17,7 +17,7 @@ from servemark.archive import signature
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.measurement import statistics, steady, verdict
+from servemark.measurement import repetitions, statistics, steady, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict, stored
@@ -176,9 +176,12 @@ def _compared(
     recomputed: list[Measurement] = []
     yield from _recomputed(found, sealed_by.format, recomputed, spans)
     accounts = list(found.accounts.values())
+    # Each record has the verdict of its own point; table and report also compare the repetitions.
+    recorded, again = (table.rows(table.tidy(items, accounts)) for items in (found.measurements, recomputed))
+    yield from compare_rows(_RECORD, _recorded(recorded, sealed_by.format), again)
+    recomputed = repetitions.judged(recomputed, repetitions.limit(found.config))
     expected = table.tidy(recomputed, accounts)
     rows += table.rows(expected)
-    yield from compare_rows(_RECORD, _recorded(table.rows(table.tidy(found.measurements, accounts)), sealed_by.format), rows)
     yield from stated.compare_tables(found.folder, expected)
     if sealed_by.format >= 2:
         yield from stated.compare_page(found, recomputed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.report import formatting, gather, table, views
+from servemark.report import formatting, gather, table, terminal, views
 from servemark.report.gather import RunRecords
 from servemark.verification.unpack import NoSuchFile, unpacked
 
@@ -41,8 +41,9 @@ def _text(found: RunRecords, source: str) -> str:
             do="If the run has just begun, wait for its first measurement. For an archive, run `servemark verify`.",
             reason="nothing_to_show",
         )
+    found = found.collected()
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]
-    lines += ["", table.text_table(table.tidy(found.measurements, found.accounts.values())).rstrip("\n")]
+    lines += ["", terminal.results(found).rstrip("\n")]
     if found.missing:
         names = ", ".join(formatting.printable(name) for name in found.missing[:3])
         names += f" and {len(found.missing) - 3} more" if len(found.missing) > 3 else ""

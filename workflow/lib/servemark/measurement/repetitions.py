@@ -1,0 +1,83 @@
+"""Compare the repetitions of each load point when the measurements are collected. Records and ledger keep the verdict of each one alone."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from servemark.errors import ServemarkError
+from servemark.measurement.reasons import reason
+from servemark.records import Measurement
+
+
+class Spread(NamedTuple):
+    """The spread of a result over repetitions. ``deviation``: standard deviation of its logarithms, a fraction of the result."""
+
+    low: float
+    high: float
+    deviation: float
+
+
+def limit(config: Mapping[str, Any]) -> float | None:
+    """Return ``verdict.max_repetition_spread`` of a resolved configuration; None if it states none, as before archive format 3.
+
+    Raises:
+        ServemarkError: it is not a number.
+    """
+    thresholds = config.get("verdict", {})
+    found = thresholds.get("max_repetition_spread") if isinstance(thresholds, Mapping) else thresholds
+    if found is None or (isinstance(found, (int, float)) and not isinstance(found, bool)):
+        return found
+    raise ServemarkError(
+        f"config.json contains {found!r} as verdict.max_repetition_spread.",
+        do="Rerun snakemake: it writes the file.",
+        reason="record_broken",
+    )
+
+
+def judged(measurements: Sequence[Measurement], most: float | None) -> list[Measurement]:
+    """Return the measurements in the same order; those of a load whose repetitions differ too much are SUSPECT.
+
+    The standard deviation does not grow with the number of repetitions, as the ratio of the largest to the smallest does. The result
+    compared is the one that the load leaves open. In a closed loop this is the output throughput, which also states the mean latency:
+    requests in flight = requests per second x mean latency (Little, Operations Research 9, 1961, 383-387). At a request rate the
+    client decides the throughput, so it is the mean end-to-end latency.
+
+    Args:
+        most: the limit; None for results from before this check.
+    """
+    points: dict[tuple[object, ...], list[Measurement]] = {}
+    for item in measurements:
+        if item.verdict != "INVALID":
+            points.setdefault(_point(item), []).append(item)
+    found = {} if most is None else {key: detail for key, items in points.items() if (detail := _difference(items, most))}
+    return [_suspect(item, found[_point(item)]) if item.verdict != "INVALID" and _point(item) in found else item for item in measurements]
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Return the spread of two or more positive values, otherwise None."""
+    known = list(values)
+    if len(known) < 2 or min(known) <= 0:
+        return None
+    return Spread(min(known), max(known), statistics.stdev(map(math.log, known)))
+
+
+def _point(item: Measurement) -> tuple[object, ...]:
+    return item.deployment, item.load.workload, item.load.concurrency, item.load.request_rate
+
+
+def _difference(items: Sequence[Measurement], most: float) -> str | None:
+    by_rate = items[0].load.request_rate is not None
+    values = [(item.e2el_ms.mean if item.e2el_ms else None) if by_rate else item.output_throughput for item in items]
+    found = spread(value for value in values if value is not None)
+    if found is None or found.deviation <= most:
+        return None
+    what = "ms mean end-to-end latency" if by_rate else "output tokens/s"
+    return (
+        f"{len(items)} repetitions of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard deviation is "
+        f"{found.deviation:.1%}, and the limit is {most:.1%}."
+    )
+
+
+def _suspect(item: Measurement, detail: str) -> Measurement:
+    return item.model_copy(update={"verdict": "SUSPECT", "reasons": (*item.reasons, reason("repetitions_differ", detail))})
