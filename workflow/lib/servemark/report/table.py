@@ -75,7 +75,8 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
 def _intervals(frame: pd.DataFrame, missing: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the number of values of each result in a load point, and the ends of their intervals; nothing where it is ``missing``."""
     names = list(FIGURES)
-    logs = frame.assign(**np.log(frame[names].where(frame[names] > 0)))
+    known = frame[names].astype("float64")
+    logs = frame.assign(**np.log(known.where(known > 0)))
     values, positive = (of.groupby(list(LOAD), dropna=False, sort=False)[names] for of in (frame, logs))
     count = values.count()
     count = count.where(~missing.reindex(columns=names, fill_value=False), 0)
