@@ -273,6 +273,7 @@ def short_run(module_checkouts: Callable[..., ScheduledCheckout], plain: Sandbox
         # With another length: equal points with different names would be measured once.
         "late": workload | {"concurrency": [1, 2], "input_tokens": 9},
     }
+    checkout.config["order"] = "grouped"
     checkout.config["timeouts"] |= {"no_progress": 120.0, "point": 200.0}
     checkout.site |= {"partition": "short", "minutes_to_start": 1, "minutes_per_point": 1}
     running = checkout.start(STANDIN_TOKEN_S="0.02")
