@@ -92,7 +92,7 @@ def test_run_that_has_just_begun_is_shown(run):
         (run.folder / name).unlink()
     text = show(run.folder)
     assert "hardware    not recorded" in text
-    last = next(line for line in body(text).splitlines() if "planned point" in line)
+    last = next(line for line in text.splitlines() if "planned point" in line)
     assert last.startswith("4 ") and ": plain/chat-c1-r1, plain/chat-c2-r1, plain/chat-c1-r2 and 1 " in last
 
 

@@ -37,7 +37,7 @@ def test_every_specification_compiles(build):
 def test_bars_are_visible_where_rows_have_them():
     (panel,) = panels([report_data.measurement(repetition=number) for number in (1, 2, 3)])
     invisible = []
-    for bar in ({"p50": [20.0, 30.0]}, None):
+    for bar in ({"steady_p50": [20.0, 30.0]}, None):
         values = [{**row, "bar": bar} for row in panel.values["ttft"]]
         drawn = vl_convert.vegalite_to_svg({**panel.specs["ttft"], "data": {"values": values}})
         invisible.append(drawn.count(' opacity="0"'))

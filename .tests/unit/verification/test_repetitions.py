@@ -47,9 +47,9 @@ def test_table_states_the_reason_and_records_do_not(differing):
 
 def test_verification_recomputes_the_reason_from_the_records(differing):
     assert verification.verify(differing.seal()).wrong == ()
-    set_limit(differing, 9.0)
+    set_limit(differing, 0.5)
     wrong = verification.verify(differing.seal()).wrong
-    assert wrong and all(CODE in line or "SUSPECT" in line or "verdict" in line or "entries" in line for line in wrong)
+    assert sum(f"reasons: stated {CODE}, recomputed nothing" in line for line in wrong) > 2
 
 
 def test_archive_without_a_limit_is_judged_without_the_check(run, monkeypatch):
@@ -78,8 +78,8 @@ def test_final_check_counts_the_load_as_suspect_and_passes(differing, told):
 
 def test_limit_that_is_no_number_is_named(run):
     run.edit_json("config.json", lambda config: config["verdict"].update(max_repetition_spread="much"))
-    (problem,) = [line for line in verification.verify(run.seal()).wrong if "verdict" in line and "config.json" in line]
-    assert "max_repetition_spread" in problem
+    problems = [line for line in verification.verify(run.seal()).wrong if "config.json" in line]
+    assert problems and all("max_repetition_spread" in line for line in problems)
 
 
 def test_report_of_an_older_archive_holds_no_intervals(run, monkeypatch):
@@ -91,8 +91,7 @@ def test_report_of_an_older_archive_holds_no_intervals(run, monkeypatch):
     monkeypatch.setattr(crate, "FORMAT", 2)
     result = verification.verify(run.seal())
     assert result.wrong == ()
-    assert [text for text in result.not_checked if "intervals" in text or "bars" in text] == list(result.not_checked)
-    assert len(result.not_checked) == 2
+    assert any("intervals" in text and "bars" in text for text in result.not_checked)
 
 
 def test_changed_end_of_an_interval_is_named(run):

@@ -9,6 +9,9 @@ from servemark.errors import ServemarkError
 from servemark.measurement.reasons import reason
 from servemark.records import Measurement
 
+LIMIT = "max_repetition_spread"
+"""The threshold of this module. A record of one measurement does not state it."""
+
 
 class Spread(NamedTuple):
     """The spread of a result over repetitions. ``deviation``: standard deviation of its logarithms, a fraction of the result."""
@@ -25,7 +28,7 @@ def limit(config: Mapping[str, Any]) -> float | None:
         ServemarkError: it is not a number.
     """
     thresholds = config.get("verdict", {})
-    found = thresholds.get("max_repetition_spread") if isinstance(thresholds, Mapping) else thresholds
+    found = thresholds.get(LIMIT) if isinstance(thresholds, Mapping) else thresholds
     if found is None or (isinstance(found, (int, float)) and not isinstance(found, bool)):
         return found
     raise ServemarkError(
@@ -50,8 +53,10 @@ def judged(measurements: Sequence[Measurement], most: float | None) -> list[Meas
     for item in measurements:
         if item.verdict != "INVALID":
             points.setdefault(_point(item), []).append(item)
-    found = {} if most is None else {key: detail for key, items in points.items() if (detail := _difference(items, most))}
-    return [_suspect(item, found[_point(item)]) if item.verdict != "INVALID" and _point(item) in found else item for item in measurements]
+    if most is None:
+        return list(measurements)
+    found = {key: _difference(items, most) for key, items in points.items()}
+    return [_judged(item, most, found[_point(item)]) if item.verdict != "INVALID" else item for item in measurements]
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -79,5 +84,8 @@ def _difference(items: Sequence[Measurement], most: float) -> str | None:
     )
 
 
-def _suspect(item: Measurement, detail: str) -> Measurement:
-    return item.model_copy(update={"verdict": "SUSPECT", "reasons": (*item.reasons, reason("repetitions_differ", detail))})
+def _judged(item: Measurement, most: float, detail: str | None) -> Measurement:
+    changes: dict[str, Any] = {"thresholds": {**item.thresholds, LIMIT: most}}
+    if detail:
+        changes |= {"verdict": "SUSPECT", "reasons": (*item.reasons, reason("repetitions_differ", detail))}
+    return item.model_copy(update=changes)

@@ -59,8 +59,7 @@ class Verdict(Strict):
     max_repetition_spread: _Half = Field(
         default=0.1,
         description="relative standard deviation of the repetitions of a load: of output tokens/s, or at a request rate of the mean "
-        "end-to-end latency, in the steady state if each of them has one; above it, all of them are SUSPECT. Checked when all measurements "
-        "are collected",
+        "end-to-end latency, both of the whole run; above it, all of them are SUSPECT. Checked when all measurements are collected",
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"

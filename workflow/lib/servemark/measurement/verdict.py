@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from servemark.measurement import clients, counters, laws, silence, stalls, statistics, steady, telemetry
+from servemark.measurement import clients, counters, laws, repetitions, silence, stalls, statistics, steady, telemetry
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import TABLE, reason
 from servemark.measurement.statistics import disagreements, recount, span_of
@@ -83,7 +83,7 @@ def judge(
         raw: from ``read_raw``, or the error that it raised.
         archive_format: use only the checks of this archive format and older ones; None: all checks.
     """
-    in_force = thresholds.model_dump()
+    in_force = thresholds.model_dump(exclude={repetitions.LIMIT})
     reasons = list(_server_reasons(server))
     if isinstance(raw, RawError):
         return Judgement("INVALID", (*reasons, reason(raw.reason, raw.what)), thresholds=in_force)
