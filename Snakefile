@@ -28,7 +28,7 @@ pathvars:
 
 
 wildcard_constraints:
-    deployment=NAME,
+    deployment=START,
     environment=NAME,
     model=NAME,
     point=NAME,

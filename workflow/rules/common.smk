@@ -16,6 +16,8 @@ from snakemake_executor_plugin_slurm_guarded import quoting
 shutil.rmtree(workflow.snakemake_tmp_dir, ignore_errors=True)
 
 NAME = field_types.NAME_PATTERN.strip("^$")
+# One start of a deployment.
+START = rf"{NAME}(\+[0-9]+)?"
 
 # Without a scheduler all jobs run on this machine.
 SCHEDULED = scheduled.is_scheduled(is_main=workflow.is_main_process, jobs=workflow.resource_settings.nodes)

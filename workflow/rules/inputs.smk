@@ -2,6 +2,7 @@
 
 import os
 
+from servemark.config import restarts
 from servemark.environments import lockfiles
 from servemark.measurement import contents
 from servemark.variables import passed_on
@@ -21,7 +22,7 @@ def manifest_of(wildcards):
 
 def configured_deployment(wildcards):
     """Return the deployment as configured."""
-    return experiment.config.deployments[wildcards.deployment]
+    return restarts.deployment_of(experiment.config, wildcards.deployment)
 
 
 def per_deployment(pattern):

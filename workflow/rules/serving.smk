@@ -9,7 +9,7 @@ On a cluster the job's time limit is the largest that the cluster file's max_min
 """
 
 if experiment.executes:
-    serving.begin(experiment.folder, experiment.points, sys.argv[1:], scheduled=SCHEDULED)
+    serving.begin(experiment.folder, experiment.config.deployments, sys.argv[1:], scheduled=SCHEDULED)
 
 
 rule hold_endpoint:
@@ -35,5 +35,5 @@ rule hold_endpoint:
 rule serve:
     """Serve every deployment of the configuration."""
     input:
-        held=per_deployment("<run>/serving/{deployment}/held.json"),
+        held=[f"<run>/serving/{name}/held.json" for name in experiment.config.deployments],
     localrule: True

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servemark.config.load import read_resolved
+from servemark.config.restarts import starts
 from servemark.measurement.ledger import Ledger
 from servemark.records import record_files
 from servemark.run import final_check
@@ -16,6 +17,6 @@ with stage("check_measurements", "", snakemake.log[0]) as here:
     run_folder = Path(snakemake.output.check).parent
     config = read_resolved(snakemake.input.settings)
     ledger = Ledger(config.ledger_folder)
-    records = record_files(run_folder, config.deployments)
+    records = record_files(run_folder, starts(config))
     check = final_check.check(run_folder, records, ledger, config.accept_invalid, here.progress)
     check.write(snakemake.output.check)

@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from servemark.config.cluster import Site
 from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
+from servemark.config.restarts import starts
 from servemark.environments import build, lockfiles
 from servemark.environments.lockfiles import Lock
 from servemark.errors import ConfigError, ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.machine import hardware, network
 from servemark.planning import exposure
+from servemark.records.restarts import configured
 from servemark.run import scheduled
 from servemark.weights import hub_source
 
@@ -49,12 +52,14 @@ def check(path: Path, cluster: str | None = None) -> None:
     config = expand(load(path, cluster))
     where = "on the cluster" if config.cluster else "on this machine"
     print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
+    counts = Counter(configured(start) for start in starts(config) for _ in points(config, start))
     for name, deployment in config.deployments.items():
         topology = deployment.topology
-        more = "".join(f", {count} {what}" for count, what in ((topology.replicas, "replicas"), (topology.all_nodes, "nodes")) if count > 1)
+        several = ((topology.replicas, "replicas"), (topology.all_nodes, "nodes"), (config.restarts + 1, "starts"))
+        more = "".join(f", {count} {what}" for count, what in several if count > 1)
         print(
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
-            f"{topology.record().world_size} rank(s), {len(points(config, name))} load points{more}"
+            f"{topology.record().world_size} rank(s), {counts[name]} load points{more}"
         )
         exclusive = config.cluster is None or config.cluster.exclusive
         for note in exposure.notes(topology.record(), exclusive=exclusive):

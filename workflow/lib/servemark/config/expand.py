@@ -15,8 +15,10 @@ from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, label
 from servemark.config.model import Config, Deployment, Sweep
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
 from servemark.config.reserved import kebab
+from servemark.config.restarts import deployment_of, measures
 from servemark.config.workload import Load, Workload
 from servemark.records import LoadPoint
+from servemark.records.restarts import restart_of
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 MAX_POINTS = 20_000
@@ -173,18 +175,20 @@ def _plain(value: Any) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "empty"
 
 
-def points(config: Config, deployment_name: str) -> tuple[LoadPoint, ...]:
-    """Return the load points of one deployment of an expanded configuration in the order they run.
+def points(config: Config, start: str) -> tuple[LoadPoint, ...]:
+    """Return the load points of one start of a deployment (``restarts.starts``) of an expanded configuration in the order they run.
 
     `order: grouped` is workload, load, repetition. `interleaved` is repetition, workload, load: a machine that becomes slower or faster
     during the run then changes all loads alike, and shows between the repetitions of each.
     """
-    deployment, cluster = config.deployments[deployment_name], config.cluster
+    deployment, cluster = deployment_of(config, start), config.cluster
     # The cluster file states nothing about a client's own node of another kind.
     other_node = deployment.topology.client == "own" and cluster is not None and cluster.other_clients
     cpus = cluster.cpus_per_node if cluster and not other_node else None
     names = deployment.workloads or tuple(config.workloads)
-    found = [point for name in names for point in _workload_points(name, config.workloads[name], cpus)]
+    every = (point for name in names for point in _workload_points(name, config.workloads[name], cpus))
+    number = restart_of(start)
+    found = [point.model_copy(update={"restart": number}) for point in every if measures(config, start, point.repetition)]
     return tuple(sorted(found, key=lambda point: point.repetition) if config.order == "interleaved" else found)
 
 

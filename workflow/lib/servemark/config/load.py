@@ -17,6 +17,7 @@ from servemark.config.expand import ask_without_router, too_little_time, try_exp
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
 from servemark.config.problems import Loc, Problem, config_error, describe, from_pydantic, shortened
+from servemark.config.restarts import without_repetitions
 from servemark.errors import ConfigError
 
 Look = Callable[[Config], list[Problem]]
@@ -128,7 +129,7 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         raise config_error([*found, *from_pydantic(error, data)], data, sources) from None
     if not found:
         expanded, found = try_expand(config)
-        found = found or [*ask_without_router(expanded), *too_little_time(expanded)] or look(expanded)
+        found = found or [*ask_without_router(expanded), *too_little_time(expanded), *without_repetitions(expanded)] or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config

@@ -31,6 +31,7 @@ from servemark.config.topology import AskedTopology
 from servemark.config.workload import Workload
 from servemark.measurement.thresholds import Verdict
 from servemark.records import Strict
+from servemark.records.restarts import MOST
 
 
 class Model(Strict):
@@ -169,6 +170,11 @@ class Config(Strict):
         default="interleaved",
         description="order of a deployment's load points. `interleaved`: the first repetition of every load, then the second one, so that "
         "a drift of the machine does not look like an effect of the load. `grouped`: all repetitions of a load, then the next load",
+    )
+    restarts: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(
+        default=0,
+        description="how many more times the servers of each deployment are started. The repetitions are divided among the starts. With "
+        "3 repetitions and `restarts: 2`, each start measures one, so the intervals also cover the spread between starts",
     )
     cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
         default=None, description="NAME of config/clusters/NAME.yaml or the path of a cluster file (second table); default this machine"

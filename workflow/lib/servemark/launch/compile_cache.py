@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark.config.model import Config
+from servemark.config.restarts import deployment_of
 from servemark.records import Hardware, Plan, utc_now, write_atomically
 from servemark.records.deployment import CompileCache
 from servemark.variables.table import COMPILE_CACHES
@@ -32,7 +33,7 @@ def place(config: Config, plan: Plan, hardware: Hardware) -> Path | None:
 
     Each user has a folder, because servers run the code in it unchecked.
     """
-    if config.deployments[plan.deployment].compile_cache == "none":
+    if deployment_of(config, plan.deployment).compile_cache == "none":
         return None
     return (config.cache / f"{FOLDER}-{os.getuid()}" / _digest(purpose(plan, hardware))).absolute()
 

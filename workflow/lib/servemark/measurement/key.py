@@ -130,6 +130,8 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
     workload |= {name: value for name in ("ramp_up_s", "sending_s") if (value := getattr(load, name)) is not None}
+    # A repetition of one start must not stand for that of another.
+    workload |= {"restart": load.restart} if load.restart else {}
     return {
         "workload": dict(sorted(workload.items())),
         "load": {"concurrency": load.concurrency, "request_rate": load.request_rate and str(float(load.request_rate))},

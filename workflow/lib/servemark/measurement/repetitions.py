@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from servemark.errors import ServemarkError
 from servemark.measurement.reasons import reason
 from servemark.records import Measurement
+from servemark.records.restarts import configured
 
 LIMIT = "max_repetition_spread"
 """The threshold of this module. A record of one measurement does not state it."""
@@ -68,7 +69,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def _point(item: Measurement) -> tuple[object, ...]:
-    return item.deployment, item.load.workload, item.load.concurrency, item.load.request_rate
+    return configured(item.deployment), item.load.workload, item.load.concurrency, item.load.request_rate
 
 
 def _difference(items: Sequence[Measurement], most: float) -> str | None:

@@ -74,6 +74,7 @@ class LoadPoint(Strict):
     concurrency: int | None = Field(description="requests in flight; with a request rate, the upper limit or none")
     request_rate: float | None = Field(default=None, description="requests/s; none: the concurrency is the load")
     repetition: int = Field(description="from 1")
+    restart: int = Field(default=0, description="number of the servers' start, from 0 (`restarts`)")
     seed: int = Field(description="of the prompts, 0 to 2**31 - 1")
     requests: int
     warmups: int

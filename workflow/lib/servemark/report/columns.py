@@ -8,6 +8,7 @@ from typing import Any
 
 from servemark.measurement import counters, telemetry, thresholds
 from servemark.records import Telemetry
+from servemark.records.restarts import configured
 from servemark.report import formatting, measured
 from servemark.report.measured import Row
 
@@ -158,7 +159,7 @@ def _per_token(prefix: str) -> Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("deployment", "name of the deployment", _TEXT, lambda row: row.item.deployment),
+    Column("deployment", "name of the deployment", _TEXT, lambda row: configured(row.item.deployment)),
     Column("workload", "name of the workload", _TEXT, lambda row: row.load.workload),
     Column("point", "name of the load point", _TEXT, lambda row: row.load.name),
     _of_topology("nodes", "number of nodes of the servers", _WHOLE),
@@ -176,6 +177,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("request_rate_per_s", "requests per second that the client sends; empty without a request rate",
            _NUMBER, lambda row: row.load.request_rate),
     Column("repetition", "number of the repetition, from 1", _WHOLE, lambda row: row.load.repetition),
+    Column("restart", "number of the servers' start, from 0 (`restarts`)",
+           _WHOLE, lambda row: row.load.restart, since=3),
     Column("seed", "seed of the prompts", _WHOLE, lambda row: row.load.seed),
     Column("input_tokens", "tokens of each prompt, without a shared prefix",
            _WHOLE, lambda row: row.load.prompts.input_tokens),

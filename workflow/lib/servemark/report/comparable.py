@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from servemark.planning import precision
 from servemark.records import Plan
+from servemark.records.restarts import configured
 from servemark.report.gather import RunRecords
 
 
@@ -48,7 +49,7 @@ def rounded(data: RunRecords) -> dict[str, str]:
         settings = manifest.config.get("quantization_config") if manifest else None
         method = str(settings.get("quant_method") or "") if isinstance(settings, Mapping) else ""
         if given := precision.fewer_bits(plan.options, _variables(plan), method):
-            found[name] = "; ".join(f"{place}: {value}" for place, value in given.items())
+            found[configured(name)] = "; ".join(f"{place}: {value}" for place, value in given.items())
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from servemark.measurement import statistics
 from servemark.measurement.raw import RawError, read_raw
 from servemark.records import Measurement
+from servemark.records.restarts import configured
 from servemark.report import charts, formatting
 
 R20 = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
@@ -67,7 +68,7 @@ def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST)
     kept: list[_Load] = []
     for choice in choices:
         kept = [load for some in by_workload.values() for load in choice(some)]
-        if sum(len({record.deployment for record, _ in loads[load]}) for load in kept) <= most:
+        if sum(len({configured(record.deployment) for record, _ in loads[load]}) for load in kept) <= most:
             break
     return [Distribution(*load, metrics) for load in kept if (metrics := _metrics(loads[load]))]
 
@@ -82,7 +83,7 @@ def _metrics(results: _Results) -> dict[str, Bins]:
         for metric, seconds in statistics.latencies(raw.good).items():
             # A damaged file may contain a negative time.
             values = np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
-            samples[metric].setdefault(record.deployment, []).append(values)
+            samples[metric].setdefault(configured(record.deployment), []).append(values)
     pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
     return {metric: bins(of) for metric, of in pooled.items() if sum(map(len, of.values()))}
 

@@ -7,6 +7,7 @@ from typing import Any
 from servemark.config.prices import Prices
 from servemark.measurement import telemetry
 from servemark.records import Measurement
+from servemark.records.restarts import configured
 from servemark.report.gather import RunRecords
 from servemark.report.measured import topology
 from servemark.report.table import LOAD
@@ -28,7 +29,7 @@ def rows(points: Iterable[Mapping[str, Any]], data: RunRecords) -> list[dict[str
     for item in data.measurements:
         if item.verdict != "INVALID":
             load = item.load
-            by_load.setdefault((item.deployment, load.workload, load.concurrency, load.request_rate), []).append(item)
+            by_load.setdefault((configured(item.deployment), load.workload, load.concurrency, load.request_rate), []).append(item)
     found, asked = [], prices(data)
     for point in points:
         items = by_load.get(tuple(point[name] for name in LOAD), [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from servemark.machine import git_state
 from servemark.measurement import repetitions
 from servemark.measurement.reasons import OUTSIDE
 from servemark.records import Failure, Measurement, RecordT
+from servemark.records.restarts import MOST, configured, start_names
 from servemark.report import distributions, measured, timelines
 from servemark.report.distributions import Distribution
 
@@ -98,9 +100,13 @@ class RunRecords:
 
     @property
     def deployments(self) -> list[str]:
-        """Return the names of all deployments in the configuration and the records, sorted."""
-        asked = self.config.get("deployments") or {}
-        return sorted({*asked, *self.plans, *self.startups, *(item.deployment for item in self.measurements)})
+        """Return the names of all starts of deployments in the configuration and the records, sorted."""
+        return sorted({*_starts(self.config), *self.plans, *self.startups, *(item.deployment for item in self.measurements)})
+
+    @property
+    def configured(self) -> dict[str, list[str]]:
+        """Return the starts of each configured deployment, both sorted."""
+        return {name: list(starts) for name, starts in itertools.groupby(self.deployments, configured)}
 
     def with_distributions(self, measurements: Iterable[Measurement]) -> RunRecords:
         """Return the run with these measurements (one for each of ``points``) and the distributions of their latencies."""
@@ -179,7 +185,7 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
     found.run = str(found.config.get("run", folder.name))
     found.hardware = found.take(records.Hardware, "hardware.json", needed=strict)
     present = sorted(path.parent.name for path in folder.glob("deployments/*/plan.json"))
-    for name in found.config.get("deployments") or present:
+    for name in _starts(found.config) or present:
         _deployment(found, name)
     for name in sorted({plan.environment for plan in found.plans.values()}):
         _into(found, records.Environment, found.environments, f"environments/{name}/environment.json", strict)
@@ -191,6 +197,13 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
     if strict and found.wrong:
         raise found.wrong[0]
     return found
+
+
+def _starts(config: Mapping[str, Any]) -> list[str]:
+    restarts = config.get("restarts", 0)
+    return start_names(
+        config.get("deployments") or (), restarts if isinstance(restarts, int) and 0 < restarts <= MOST else 0, interleaved=False
+    )
 
 
 def _into(found: RunRecords, kind: type[RecordT], into: dict[str, RecordT], name: str, needed: bool = False) -> None:

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from servemark.machine import visible_gpus
 from servemark.measurement.intervals import LEAST
+from servemark.records.restarts import configured
 from servemark.report import (
     charts,
     columns,
@@ -87,13 +88,13 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
     """
     frame, items = tidy(data.measurements, data.accounts.values()), ordered(data.measurements)
     points = views.medians(aggregate(frame))
-    accepted = sorted({item.deployment for item in items if item.verdict != "INVALID"})
+    accepted = sorted({configured(item.deployment) for item in items if item.verdict != "INVALID"})
     shown = thinning.select(points, accepted, whole=len(items) <= thinning.WHOLE if whole is None else whole)
     throughputs = charts.throughputs(rows(frame[["verdict", "devices"]]), data.machine.accelerator)
     panels = charts.panels(rows(frame[shown.draws(items)]), shown.series, tuple(throughputs), points)
-    startups = [item for name, item in data.startups.items() if shown.plots(name)]
+    startups = [item for name, item in data.startups.items() if shown.plots(configured(name))]
     bins = shown.distributions(data.distributions)
-    moments = timelines.shown([item for item in items if shown.plots(item.deployment)], data.timelines)
+    moments = timelines.shown([item for item in items if shown.plots(configured(item.deployment))], data.timelines)
     listed = zip(rows(frame), items, shown.lists(items), strict=True)
     block = {
         "whole": shown.whole,

@@ -15,6 +15,7 @@ import pandas as pd
 from servemark.measurement import thresholds
 from servemark.measurement.intervals import Interval
 from servemark.records import Accounting, Measurement, write_atomically
+from servemark.records.restarts import configured
 from servemark.report import formatting
 from servemark.report.columns import COLUMNS, STEADY, TERMINAL
 from servemark.report.measured import Row, topology
@@ -44,7 +45,7 @@ def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 def _order(item: Measurement) -> tuple[Any, ...]:
     at = item.load
-    return (item.deployment, at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
+    return (configured(item.deployment), at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
 
 
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:

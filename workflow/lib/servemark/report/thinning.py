@@ -6,6 +6,7 @@ from itertools import accumulate, zip_longest
 from typing import Any, TypeVar
 
 from servemark.records import Measurement
+from servemark.records.restarts import configured
 from servemark.report import formatting
 from servemark.report.comparison import OUTPUT, Point
 from servemark.report.distributions import Distribution
@@ -115,4 +116,4 @@ def _key(point: Point) -> _Key:
 
 
 def _key_of(item: Measurement) -> _Key:
-    return item.deployment, item.load.workload, formatting.load(item.load.concurrency, item.load.request_rate)
+    return configured(item.deployment), item.load.workload, formatting.load(item.load.concurrency, item.load.request_rate)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from servemark.records import Measurement, TelemetryTimeline, Timeline
+from servemark.records.restarts import configured
 from servemark.report.charts import plot
 from servemark.report.table import ordered
 
@@ -72,7 +73,7 @@ def _key(record: Measurement) -> tuple[str, str]:
 def _best_and_heaviest(records: Sequence[Measurement]) -> set[tuple[str, str]]:
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for item in records:
-        groups.setdefault((item.deployment, item.load.workload), []).append(item)
+        groups.setdefault((configured(item.deployment), item.load.workload), []).append(item)
     # Records are sorted by load, so the last one is the heaviest.
     chosen = [(max(some, key=lambda item: item.output_throughput or 0.0), some[-1]) for some in groups.values()]
     return {_key(item) for pair in chosen for item in pair}
@@ -111,7 +112,7 @@ def _row(record: Measurement, timeline: Timeline, samples: Sequence[_Sample], li
     columns = {name: [_short(_mean(bucket, index)) for bucket in buckets] for index, name in enumerate(COLUMNS + TELEMETRY)}
     load = record.load
     row = {
-        "deployment": record.deployment,
+        "deployment": configured(record.deployment),
         "workload": load.workload,
         "concurrency": load.concurrency,
         "request_rate_per_s": load.request_rate,

@@ -8,6 +8,7 @@ import pandas as pd
 
 from servemark.measurement import reasons, thresholds
 from servemark.records import Hardware, Measurement, Startup
+from servemark.records.restarts import configured
 from servemark.report import comparable, formatting
 from servemark.report.columns import STEADY
 from servemark.report.gather import RunRecords
@@ -51,7 +52,7 @@ def objections(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
         if item.verdict != "VALID":
             codes = {reason.code for reason in item.reasons} | ({item.failure.reason} if item.failure else set())
             for code in codes or {formatting.NOTHING}:
-                found[item.verdict, code].append(item.deployment)
+                found[item.verdict, code].append(configured(item.deployment))
     return [
         {"verdict": verdict, "code": code, "measurements": len(names), "deployments": len(set(names))}
         for (verdict, code), names in sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[0]))
@@ -82,6 +83,7 @@ def headlines(points: Sequence[Mapping[str, Any]], data: RunRecords) -> list[dic
     """
     planned = [(plan, load) for plan in data.plans.values() for load in plan.loads]
     asked = [(item.deployment, item.load) for item in data.measurements] + [(plan.deployment, load) for plan, load in planned]
+    asked = [(configured(name), load) for name, load in asked]
     sizes = {plan.topology.world_size for plan in data.plans.values()}
     sizes |= {plan.topology.asked(load.ask).world_size for plan, load in planned}
     # Ranks on a CPU share it, so a result per rank has no meaning.
@@ -145,7 +147,7 @@ def clients(data: RunRecords) -> list[dict[str, Any]]:
     for item in data.measurements:
         load = item.load
         words = formatting.load(load.concurrency, load.request_rate)
-        row = {"deployment": item.deployment, "workload": load.workload, "load": words, "clients": load.clients}
+        row = {"deployment": configured(item.deployment), "workload": load.workload, "load": words, "clients": load.clients}
         kept = found.setdefault(tuple(row.values()), {**row, "ask": load.ask, "cpu": None})
         if item.client_cpu is not None and item.verdict != "INVALID":
             kept["cpu"] = max(kept["cpu"] or 0.0, 100 * item.client_cpu)
@@ -202,6 +204,11 @@ def balance(data: RunRecords) -> list[dict[str, Any]]:
         counts = replicas(item)
         if item.verdict != "INVALID" and item.load.ask != "replica" and (total := sum(counts.values())):
             load = formatting.load(item.load.concurrency, item.load.request_rate)
-            place = {"deployment": item.deployment, "workload": item.load.workload, "load": load, "repetition": item.load.repetition}
+            place = {
+                "deployment": configured(item.deployment),
+                "workload": item.load.workload,
+                "load": load,
+                "repetition": item.load.repetition,
+            }
             result.append({**place, "counts": counts, "imbalance": max(counts.values()) * len(counts) / total})
     return result

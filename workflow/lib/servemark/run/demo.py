@@ -7,6 +7,7 @@ from pathlib import Path
 from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
+from servemark.config.restarts import starts
 from servemark.environments import lockfiles
 from servemark.environments.build import MARKER, prefix_of
 from servemark.errors import ServemarkError
@@ -32,8 +33,8 @@ def preview(config: Config) -> Iterator[str]:
             built.append(f"- build the environment {name} with vLLM and Ray: {len(lock.packages())} packages, {size}")
     yield f"make demo runs {CONFIG} on this machine. It takes about {NUMBERS['demo']} on {NUMBERS['demo'].hardware}{download}:"
     yield from built
-    counts = [len(points(config, name)) for name in config.deployments]
-    yield f"- start {len(counts)} deployments, one after the other: {', '.join(config.deployments)}"
+    counts = [len(points(config, name)) for name in starts(config)]
+    yield f"- start {len(counts)} deployments, one after the other: {', '.join(starts(config))}"
     yield f"- measure {sum(counts)} load points in all, and write {folder}/report.html, measurements.csv and an archive"
     yield "Ctrl-C stops everything. `make demo` then continues."
 

@@ -21,6 +21,7 @@ from servemark.config import paths
 from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
+from servemark.config.restarts import starts
 from servemark.deployment import attempts, how_to_use
 from servemark.display import screen
 from servemark.display.display import Display
@@ -53,7 +54,7 @@ class Experiment:
     @classmethod
     def of(cls, config: Config) -> Experiment:
         """Expand every deployment's points."""
-        every = {name: _in_order(config, name) for name in config.deployments}
+        every = {name: _in_order(config, name) for name in starts(config)}
         before = {
             (name, point.name): earlier.name if earlier else None
             for name, chain in every.items()
@@ -235,7 +236,8 @@ def begin(experiment: Experiment) -> None:
     signals.before_exit(_State.display.release)
     # Snakemake calls neither onsuccess nor onerror if its scheduler fails.
     atexit.register(_State.display.release)
-    counts = f"{len(experiment.points)} deployments, {state.total} load points"
+    names, restarts = len(experiment.config.deployments), experiment.config.restarts
+    counts = f"{names} deployments{f' with {restarts + 1} starts each' if restarts else ''}, {state.total} load points"
     more = f", {len(state.finished)} of them measured in an earlier run" if state.finished else ""
     screen.say(f"servemark: run {experiment.config.run}: {counts}{more}; results go to {experiment.folder}/")
     _State.display.start()

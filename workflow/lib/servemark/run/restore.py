@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark.config.model import Config
+from servemark.config.restarts import starts
 from servemark.environments.build import MARKER, is_changed
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
@@ -24,7 +25,7 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
     ledger = Ledger(config.ledger_folder)
     used = config.deployments.values()
     messages = []
-    if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in config.deployments):
+    if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in starts(config)):
         messages.append(f"{restored} measurement(s) were missing in the ledger. servemark stored them again from their records.")
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from servemark.config.expand import points
 from servemark.config.model import Config
+from servemark.config.restarts import deployment_of, starts
 from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation_request as requests
@@ -100,7 +101,7 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     TERMS.update(KEYS)
     wanted = []
-    for name in config.deployments:
+    for name in starts(config):
         count = missing_points(config, folder / "deployments" / name / "plan.json")
         wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
     wanted += small_requests(config)
@@ -134,7 +135,7 @@ def own_end() -> float | None:
 def deployment_request(config: Config, name: str, missing: int | None) -> Request:
     """Return one deployment's job for ``missing`` points that are not in the ledger; None: the shortest job."""
     assert config.cluster is not None, "a run through a scheduler has a cluster"
-    return requests.request(name, config.deployments[name].topology, config.cluster, missing or 0, _limit(config))
+    return requests.request(name, deployment_of(config, name).topology, config.cluster, missing or 0, _limit(config))
 
 
 def allocation_request(config: Config, folder: Path, name: str, *, serving: bool, timed: bool = True) -> Request:

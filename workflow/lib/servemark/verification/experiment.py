@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from servemark.config.cuda_graphs import WORKLOAD
 from servemark.config.expand import expand, points
 from servemark.config.model import Config, Deployment
+from servemark.config.restarts import deployment_of, starts
 from servemark.errors import ServemarkError
 from servemark.launch import random_weights
 from servemark.measurement import key
@@ -35,9 +36,10 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
         yield NotChecked(f"{CONFIG} (not a configuration of this version: {text})") if older else f"{CONFIG} is no configuration: {text}"
         return
     for name, plan in found.plans.items():
-        if (deployment := config.deployments.get(name)) is None:
+        if name not in starts(config):
             yield f"{name}: deployments/{name}/plan.json is there, but {CONFIG} has no such deployment."
             continue
+        deployment = deployment_of(config, name)
         what = f"deployments/{name}/plan.json"
         yield from guarded(what, _deployment(found, config, plan, deployment, older))
         yield from guarded(what, _points(config, plan, older))

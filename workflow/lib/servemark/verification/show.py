@@ -63,7 +63,9 @@ def _header(found: RunRecords, source: str) -> Iterator[tuple[str, str]]:
         yield "made by", "; ".join(dict.fromkeys(f"servemark {state.servemark}" for state in found.sources))
     yield "hardware", f"{views.hardware_line(found.hardware)}; {found.hardware.host}" if found.hardware else "not recorded"
     for name, plan in found.plans.items():
-        yield "deployment", f"{name}: model {plan.model}, {formatting.topology(plan.topology)}"
+        if name in found.configured:
+            starts = f", {len(found.configured[name])} starts" if len(found.configured[name]) > 1 else ""
+            yield "deployment", f"{name}: model {plan.model}, {formatting.topology(plan.topology)}{starts}"
 
 
 def _wrapped(label: str, text: str) -> list[str]:

@@ -1,0 +1,40 @@
+"""Divide the repetitions of a deployment among several starts of its servers (`restarts`)."""
+
+from collections.abc import Iterator
+
+from servemark.config.model import Config, Deployment
+from servemark.config.problems import Problem
+from servemark.records.restarts import configured, restart_of, start_name, start_names
+
+
+def starts(config: Config) -> tuple[str, ...]:
+    """Return the names of all starts of all deployments."""
+    return tuple(start_names(config.deployments, config.restarts, interleaved=config.order == "interleaved"))
+
+
+def deployment_of(config: Config, start: str) -> Deployment:
+    """Return the configured deployment of a start.
+
+    Raises:
+        KeyError: the configuration has no such start.
+    """
+    if not 0 <= restart_of(start) <= config.restarts or start_name(configured(start), restart_of(start)) != start:
+        raise KeyError(start)
+    return config.deployments[configured(start)]
+
+
+def measures(config: Config, start: str, repetition: int) -> bool:
+    """Return whether a start measures this repetition. Successive repetitions belong to successive starts."""
+    return (repetition - 1) % (config.restarts + 1) == restart_of(start)
+
+
+def without_repetitions(config: Config) -> Iterator[Problem]:
+    """Yield a problem if some start would have nothing to measure of a workload."""
+    used = dict.fromkeys(name for deployment in config.deployments.values() for name in deployment.workloads or config.workloads)
+    for name in used:
+        if (repetitions := config.workloads[name].repetitions) <= config.restarts:
+            text = (
+                f"asks for {config.restarts + 1} starts of each deployment, and workloads.{name} has {repetitions} repetition(s); "
+                "each start measures one repetition or more of each load"
+            )
+            yield Problem(("restarts",), text)
