@@ -201,9 +201,8 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
 
 def _starts(config: Mapping[str, Any]) -> list[str]:
     restarts = config.get("restarts", 0)
-    return start_names(
-        config.get("deployments") or (), restarts if isinstance(restarts, int) and 0 < restarts <= MOST else 0, interleaved=False
-    )
+    known = isinstance(restarts, int) and 0 < restarts <= MOST
+    return start_names(config.get("deployments") or (), restarts if known else 0, interleaved=False)
 
 
 def _into(found: RunRecords, kind: type[RecordT], into: dict[str, RecordT], name: str, needed: bool = False) -> None:
