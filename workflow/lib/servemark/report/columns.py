@@ -192,7 +192,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
     Column("requests_completed", "requests that completed", _WHOLE, lambda row: row.item.completed),
     Column("requests_failed", "requests that failed", _WHOLE, lambda row: row.item.failed),
-    Column("duration_s", "duration of the measurement; see [numbers](../explanation/numbers.md#from-requests-to-results)",
+    Column("duration_s", "duration of the measurement; see [results](../explanation/numbers.md#from-requests-to-results)",
            _NUMBER, lambda row: row.item.duration_s, figure=True),
     Column("total_input_tokens", "input tokens of all completed requests, including a shared prefix",
            _WHOLE, lambda row: row.item.total_input_tokens, figure=True),
@@ -239,7 +239,7 @@ COLUMNS: tuple[Column, ...] = (
            _NUMBER, lambda row: counters.acceptance_length(row.item.counters), figure=True),
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
     Column("gpu_energy_j_per_output_token", "GPU energy: joules of all allocated GPUs, idle ones included, per output token; see "
-           "[numbers](../explanation/numbers.md#gpu-energy)",
+           "[GPU energy](../explanation/telemetry.md#gpu-energy)",
            _NUMBER, lambda row: measured.energy(row, 1.0), figure=True, label="GPU energy per output token", unit="J"),
     Column("gpu_kwh_per_million_tokens", "the same in kWh per million output tokens",
            _NUMBER, lambda row: measured.energy(row, 1e6 / telemetry.JOULES_PER_KWH), figure=True,
