@@ -45,8 +45,8 @@ class Verdict(Strict):
     # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: _Half = Field(
         default=0.05,
-        description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
-        "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
+        description="fraction by which the client's rate may fall below `request_rate`; above it: SUSPECT. The mean wait of a request in "
+        "the client has the same limit, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
     )
     # 0.1: a server whose threads keep all cores busy loses about this share of its throughput to other processes that use it.
     max_foreign_cpu: _Share = Field(
@@ -58,8 +58,9 @@ class Verdict(Strict):
     # At most 0.5: two repetitions whose ratio is above exp(0.5 sqrt(2)) = 2.03 are always SUSPECT.
     max_repetition_spread: _Half = Field(
         default=0.1,
-        description="relative standard deviation of the repetitions of a load: of output tokens/s, or at a request rate of the mean "
-        "end-to-end latency, both of the whole run; above it, all of them are SUSPECT. Checked when all measurements are collected",
+        description="relative standard deviation of the repetitions of a load; above it, all of them are SUSPECT. servemark computes it "
+        "from output tokens/s or, at a request rate, from the mean end-to-end latency. Both are of the whole run. servemark checks it when "
+        "it has collected all measurements",
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"
