@@ -214,7 +214,7 @@ def test_each_hardware_field_is_in_the_key_or_known_to_be_absent():
 
 
 def test_each_load_point_field_but_names_is_in_the_key():
-    parts = point_parts(load(**LOAD, clients=2, ask="replica", ramp_up_s=1.0, sending_s=9.0))
+    parts = point_parts(load(**LOAD, clients=2, ask="replica", ramp_up_s=1.0, sending_s=9.0, restart=1))
     flat = {*parts, *parts["workload"], *parts["load"], "prompts", "client_options"}
     assert set(LoadPoint.model_fields) - flat == {"name"}
     assert set(RandomPrompts.model_fields) <= parts["workload"].keys()

@@ -140,10 +140,10 @@ def test_aggregate_of_nothing_is_empty():
 @pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_csv_text_cannot_start_a_formula(tmp_path, start):
     path = tmp_path / "deep" / "table.csv"
-    table.write_csv(frame(report_data.measurement(start, seed=-5)), path)
+    table.write_csv(frame(report_data.measurement(workload=start, seed=-5)), path)
     with path.open(newline="") as stream:
         (row,) = csv.DictReader(stream)
-    assert row["deployment"] == f"'{start}".replace("\r", "\n")
+    assert row["workload"] == f"'{start}".replace("\r", "\n")
     assert row["seed"] == "-5", "numbers are unchanged"
 
 

@@ -38,9 +38,10 @@ class Model(Strict):
     """Weights and tokenizer."""
 
     source: Source = Field(
-        description="where the model comes from: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), "
-        "a folder, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; default `main`), fetched once into the "
-        "cache. For a gated or private model export `HF_TOKEN` where snakemake starts, and keep `stage_on: login` in the cluster file"
+        description="source of the model: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), a "
+        "folder, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; default `main`). servemark "
+        "fetches it from the hub once into the cache. For a gated or private model export `HF_TOKEN` where snakemake "
+        "starts, and keep `stage_on: login` in the cluster file"
     )
     trust_remote_code: Flag = Field(
         default=False, description="let vLLM run Python code from the model's folder; the plan and every measurement state it"
@@ -83,8 +84,8 @@ class Deployment(Strict):
         default={},
         description="options of `vllm serve` without leading dashes; `true` is the bare flag. `max-cudagraph-capture-size: workload` "
         "captures CUDA graphs up to the most requests that the load points send to one engine. `cudagraph-capture-sizes: workload` "
-        "captures fewer sizes up to there (about 20 for 512, where vLLM has 51), so starts are shorter. Both are part of the ledger "
-        "key: if a concurrency added later needs a new size, all points are measured again",
+        "captures fewer sizes up to the same limit (about 20 for 512, where vLLM has 51), so the server starts faster. Both are part of "
+        "the ledger key: if you later add a concurrency that needs a new size, servemark measures all points again",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
@@ -148,7 +149,7 @@ class Timeouts(Strict):
     """How long servemark waits before it treats something as stuck, in seconds."""
 
     build: Seconds = Field(default=3600.0, description="s; building an environment")
-    cluster: Seconds = Field(default=120.0, description="s; each for checking the nodes, starting Ray and checking the fabric")
+    cluster: Seconds = Field(default=120.0, description="s; for each of these: checking the nodes, starting Ray, checking the fabric")
     copy_model: Seconds = Field(default=3600.0, description="s; copying a model to the nodes' own disks (`local_models`)")
     start: Seconds = Field(default=1800.0, description="s; until the server responds to a completion")
     stall: Seconds = Field(default=300.0, description="s; without a new line in the log of a starting server")
@@ -185,7 +186,7 @@ class Config(Strict):
         validate_default=True,
         description="folder that runs share: environments, models, compiled code, ledger; a cluster file's `cache` takes precedence",
     )
-    share_ledger: Flag = Field(default=False, description="true: all runs use the same finished measurements (in the cache)")
+    share_ledger: Flag = Field(default=False, description="true: all runs with this cache share one ledger of finished measurements")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
     prices: Prices | None = Field(
         default=None, description="prices for the cost of a million output tokens in the report; no other file uses them"

@@ -13,5 +13,7 @@ class Prices(Strict):
     """What a GPU-hour and a kilowatt-hour cost."""
 
     gpu_hour: _Price = Field(description="price of one GPU for an hour")
-    kwh: _Price | None = Field(default=None, description="price of a kilowatt-hour of the GPUs; default: `gpu_hour` includes it")
+    kwh: _Price | None = Field(
+        default=None, description="price of a kilowatt-hour that the GPUs use; default: none, `gpu_hour` includes it"
+    )
     currency: str = Field(pattern=r"^\S{1,8}$", description="such as `EUR`")

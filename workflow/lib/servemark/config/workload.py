@@ -25,12 +25,12 @@ class Load(Strict):
     requests: Counts | None = Field(
         default=None,
         description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`. With "
-        "`duration` and a concurrency: the upper limit. Only `request_rate` with `duration` needs none",
+        "`duration` and a concurrency: the upper limit. With `duration` and `request_rate`: leave it out",
     )
     duration: TimeSpan = Field(
         default=None,
-        description="measuring time, such as `300s` or `5min`, in place of a number of requests: no request starts later, and requests in "
-        "flight complete. With `request_rate`, servemark computes the number of requests",
+        description="measuring time, such as `300s` or `5min`. No request starts after it; requests in flight complete. With "
+        "`request_rate`, servemark computes the number of requests",
     )
     ramp_up: TimeSpan = Field(
         default=None, description="time over which the slots of a concurrency start one after another, such as `30s`; default: all at once"

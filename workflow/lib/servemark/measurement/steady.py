@@ -1,7 +1,7 @@
 """The steady state of a load point: its results without the start burst and without the last requests.
 
 All C slots of a closed loop send their first request at once, so the first C prompts queue behind each other as no later ones do. At the
-end slots find no more work, and the load shrinks. docs/explanation/numbers.md states the definitions, their sources and their accuracy.
+end slots find no more work, and the load shrinks. docs/explanation/steady-state.md has the definitions, their sources and their accuracy.
 """
 
 import math

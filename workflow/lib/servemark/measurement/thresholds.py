@@ -27,7 +27,9 @@ class Verdict(Strict):
     max_failed_fraction: _Half = Field(default=0.0, description="failed requests / configured requests; above it: INVALID")
     min_duration_s: _NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
     min_requests_per_slot: _AtLeastOne = Field(
-        default=3.0, description="requests / concurrency; below it: SUSPECT, because ramp-up and ramp-down distort the results"
+        default=3.0,
+        description="requests / concurrency for outputs of one length, more for others; below it: SUSPECT, because start and end of the load "
+        "distort the results",
     )
     output_tokens_tolerance: _Half = Field(default=0.0, description="fraction by which output tokens may differ; above it: INVALID")
     input_tokens_tolerance: _Half = Field(default=0.05, description="fraction by which input tokens may differ; above it: SUSPECT")
@@ -45,8 +47,8 @@ class Verdict(Strict):
     # Measured: `client_rate_lack` in planning/advice.yaml.
     max_rate_deviation: _Half = Field(
         default=0.05,
-        description="fraction by which the rate sent may fall below `request_rate`; above it: SUSPECT. Also the limit of the mean wait "
-        "in the client, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
+        description="fraction by which the client's rate may fall below `request_rate`; above it: SUSPECT. The mean wait of a request in "
+        "the client has the same limit, as a fraction of the mean TTFT (vLLM 0.25 does not record this wait)",
     )
     # 0.1: a server whose threads keep all cores busy loses about this share of its throughput to other processes that use it.
     max_foreign_cpu: _Share = Field(
@@ -58,8 +60,9 @@ class Verdict(Strict):
     # At most 0.5: two repetitions whose ratio is above exp(0.5 sqrt(2)) = 2.03 are always SUSPECT.
     max_repetition_spread: _Half = Field(
         default=0.1,
-        description="relative standard deviation of the repetitions of a load: of output tokens/s, or at a request rate of the mean "
-        "end-to-end latency, both of the whole run; above it, all of them are SUSPECT. Checked when all measurements are collected",
+        description="relative standard deviation of the repetitions of a load; above it, all of them are SUSPECT. servemark computes it "
+        "from output tokens/s or, at a request rate, from the mean end-to-end latency. Both are of the whole run. servemark checks it when "
+        "it has collected all measurements",
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"

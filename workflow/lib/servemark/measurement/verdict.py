@@ -225,8 +225,8 @@ def _result_reasons(
     least = steady.least_per_slot(thresholds.min_requests_per_slot, good)
     if load.concurrency and len(good) / load.concurrency < least:
         detail = (
-            f"{len(good)} requests at concurrency {load.concurrency} are fewer than {least:.3g} per slot, so "
-            "ramp-up and ramp-down distort the results."
+            f"{len(good)} requests at concurrency {load.concurrency} are fewer than {least:.3g} per slot. Start and end of the load "
+            "distort the results of the whole run, and the steady state is short."
         )
         yield reason("few_requests_per_slot", detail)
     gaps = [gap for request in good for gap in request.itls]

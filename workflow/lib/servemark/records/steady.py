@@ -16,7 +16,8 @@ class SteadyLatency(Strict):
     p99: float | None = None
     max: float
     p95_range: tuple[float, float] | None = Field(
-        default=None, description="95 % confidence interval of p95; null for itl and for requests that start in waves"
+        default=None,
+        description="95 % confidence interval of p95; null for itl, for too few requests, and for requests that start in waves",
     )
 
 
@@ -26,7 +27,7 @@ class Steady(Strict):
     begin_s: float = Field(description="begin of the steady state, seconds after the first request's start")
     end_s: float = Field(description="end of the steady state, seconds after the first request's start")
     requests: int = Field(description="completed requests that start in the steady state; the latencies rest on them")
-    cycles: int | None = Field(default=None, description="requests of each slot over which the throughput is a mean; null: request rate")
+    cycles: int | None = Field(default=None, description="requests of each slot in one window of the throughput; null: request rate")
     request_throughput: float = Field(description="requests/s")
     output_throughput: float = Field(description="output tokens/s")
     total_throughput: float = Field(description="input + output tokens/s")

@@ -23,7 +23,7 @@ STATISTICS = {
 }
 _LATENCIES = {
     "ttft": "time to first token",
-    "tpot": "mean time per output token after the first, of each request",
+    "tpot": "time per output token after the first, averaged over each request",
     "itl": "time between two chunks of a response stream",
     "e2el": "time from the start of a request to its last token",
 }
@@ -134,7 +134,7 @@ def _steady_latency(metric: str, statistic: str) -> Column:
         return Column(f"{STEADY}{metric}_count", f"{meaning}: number of values", _WHOLE, read, figure=True, since=3)
     label = f"{metric.upper()} {statistic}"
     return Column(
-        f"{STEADY}{metric}_{statistic}_ms", f"{meaning}: {STATISTICS[statistic]}; empty if too few requests are left", _NUMBER, read,
+        f"{STEADY}{metric}_{statistic}_ms", f"{meaning}: {STATISTICS[statistic]}; empty with too few requests", _NUMBER, read,
         figure=True, label=f"{label}, steady state", unit="ms", verdicts=label == "TTFT p99",
         terminal=label if label in _TERMINAL else "", since=3,
     )  # fmt: skip
@@ -145,7 +145,8 @@ def _range_end(index: int, name: str) -> Column:
         found = row.item.steady and row.item.steady.ttft_ms and row.item.steady.ttft_ms.p95_range
         return found[index] if found else None
 
-    meaning = f"steady state: {name} end of the 95 % confidence interval of the TTFT's 95th percentile; empty if requests start in waves"
+    what = f"{name} end of the 95 % confidence interval of the TTFT's 95th percentile"
+    meaning = f"steady state: {what}; empty if requests start in waves or are too few"
     return Column(f"{STEADY}ttft_p95_{name}_ms", meaning, _NUMBER, read, figure=True, since=3)
 
 
@@ -154,7 +155,7 @@ def _per_token(prefix: str) -> Column:
         itl, tokens = (row.item.steady if prefix else row.item), row.item.tokens_per_chunk
         return itl.itl_ms.mean / tokens if itl and itl.itl_ms and tokens else None
 
-    meaning = f"{'steady state: ' if prefix else ''}mean time between two chunks over the tokens of a chunk"
+    meaning = f"{'steady state: ' if prefix else ''}mean time between two chunks, divided by `tokens_per_chunk`"
     return Column(f"{prefix}itl_per_token_ms", meaning, _NUMBER, read, figure=True, label="ITL per token", unit="ms", since=3)
 
 
@@ -195,7 +196,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("requests_asked", "requests of the load point", _WHOLE, lambda row: row.load.requests),
     Column("requests_completed", "requests that completed", _WHOLE, lambda row: row.item.completed),
     Column("requests_failed", "requests that failed", _WHOLE, lambda row: row.item.failed),
-    Column("duration_s", "duration of the measurement; see [numbers](../explanation/numbers.md#from-requests-to-results)",
+    Column("duration_s", "duration of the measurement; see [results](../explanation/numbers.md#from-requests-to-results)",
            _NUMBER, lambda row: row.item.duration_s, figure=True),
     Column("total_input_tokens", "input tokens of all completed requests, including a shared prefix",
            _WHOLE, lambda row: row.item.total_input_tokens, figure=True),
@@ -216,8 +217,8 @@ COLUMNS: tuple[Column, ...] = (
     _steady("begin_s", "begin, seconds after the first start", "begin_s"),
     _steady("end_s", "end, seconds after the first start", "end_s"),
     _steady("requests", "completed requests that start in it", "requests", "Requests", _WHOLE),
-    _steady("cycles", "requests of each slot over which the throughput is a mean; empty for a request rate", "cycles", dtype=_WHOLE),
-    _steady("waves", "0 to 1: how much requests start at the same time; empty for a request rate", "waves"),
+    _steady("cycles", "requests of each slot in one window of the throughput; empty for a request rate", "cycles", dtype=_WHOLE),
+    _steady("waves", "how much the requests of a cycle start together, from 0 to 1; empty for a request rate", "waves"),
     _steady("output_tokens_per_s", "output tokens per second", "output_throughput", "Output tokens/s", verdicts=True, terminal="out tok/s"),
     _steady("total_tokens_per_s", "input and output tokens per second", "total_throughput", "Total tokens/s"),
     _steady("requests_per_s", "requests per second", "request_throughput", "Requests/s"),
@@ -234,24 +235,24 @@ COLUMNS: tuple[Column, ...] = (
     _per_token(STEADY),
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in measured.replicas(row.item).items()) or None),
-    Column("prefix_hit_share", "share of the prompts' tokens that the servers' prefix cache had; empty if not reported",
+    Column("prefix_hit_share", "share of the prompts' tokens that were in the servers' prefix cache; empty if not reported",
            _NUMBER, lambda row: counters.hit_share(row.item.counters), figure=True),
     Column("preemptions", "requests that the servers preempted and computed again; empty if not reported",
            _WHOLE, lambda row: measured.preemptions(row.item), figure=True),
     Column("acceptance_length", "mean tokens of a step of speculative decoding; empty without it",
            _NUMBER, lambda row: counters.acceptance_length(row.item.counters), figure=True),
     Column("client_cpu_cores", "CPU time of the busiest client process, in cores", _NUMBER, lambda row: row.item.client_cpu, figure=True),
-    Column("gpu_energy_j_per_output_token", "GPU energy: joules of all allocated GPUs, idle ones included, per output token; see "
-           "[numbers](../explanation/numbers.md#gpu-energy)",
+    Column("gpu_energy_j_per_output_token", "GPU energy per output token in joules, of all allocated GPUs, also idle ones; see "
+           "[GPU energy](../explanation/telemetry.md#gpu-energy)",
            _NUMBER, lambda row: measured.energy(row, 1.0), figure=True, label="GPU energy per output token", unit="J"),
-    Column("gpu_kwh_per_million_tokens", "the same in kWh per million output tokens",
+    Column("gpu_kwh_per_million_tokens", "GPU energy per million output tokens in kWh",
            _NUMBER, lambda row: measured.energy(row, 1e6 / telemetry.JOULES_PER_KWH), figure=True,
            label="GPU energy per million output tokens", unit="kWh"),
     _of_telemetry("gpu_power_w", "mean power of all allocated GPUs", lambda found: found.power_w, "GPU power", "W"),
     _of_telemetry("gpu_sm_clock_mhz", "mean SM clock of the GPUs with ranks", lambda found: found.sm_clock_mhz, "SM clock", "MHz"),
     Column("gpus_allocated", "number of GPUs whose energy is counted",
            _WHOLE, lambda row: len(row.item.telemetry.gpus) or None if row.item.telemetry else None),
-    Column("gpus_idle", "those that did no work, as NODE:POSITION, separated by spaces", _TEXT, measured.idle),
+    Column("gpus_idle", "GPUs that did no work, as NODE:POSITION, separated by spaces", _TEXT, measured.idle),
     _of_telemetry("foreign_cpu_cores", "CPU cores of the deployment that other processes used; empty with GPUs",
                   lambda found: found.foreign_cores, "Cores used by others"),
     Column("started_at", "start of the measurement, UTC", _TEXT, lambda row: row.item.started_at),

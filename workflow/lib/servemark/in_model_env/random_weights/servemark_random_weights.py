@@ -1,6 +1,6 @@
 """A load format of vLLM: random weights with which a mixture of experts uses its experts like a trained model.
 
-vLLM's processes load it as a plugin. docs/explanation/numbers.md compares it with vLLM's own ``dummy`` format
+vLLM's processes load it as a plugin. docs/explanation/random-weights.md compares it with vLLM's own ``dummy`` format
 (model_loader/weight_utils.py, initialize_single_dummy_weight; 0.25.1, 0.32.0).
 
 It draws matrices of attention, dense layers and routers from N(0, 1/inputs) and embeddings from N(0, 1). Each has its own seed, and a
