@@ -28,8 +28,8 @@ class Verdict(Strict):
     min_duration_s: _NotNegative = Field(default=1.0, description="seconds; a shorter measurement is SUSPECT")
     min_requests_per_slot: _AtLeastOne = Field(
         default=3.0,
-        description="requests / concurrency for outputs of one length, more for others; below it: SUSPECT, because start and end of the load "
-        "distort the results",
+        description="requests / concurrency for outputs of one length, more for others; below it: SUSPECT, because start and end of "
+        "the load distort the results",
     )
     output_tokens_tolerance: _Half = Field(default=0.0, description="fraction by which output tokens may differ; above it: INVALID")
     input_tokens_tolerance: _Half = Field(default=0.05, description="fraction by which input tokens may differ; above it: SUSPECT")
