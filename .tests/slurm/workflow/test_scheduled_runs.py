@@ -186,6 +186,26 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     assert not list(checkout.path.glob("slurm-*.out")), "its output goes to the folder of all jobs"
 
 
+def test_each_start_of_a_deployment_is_a_job_of_its_own(checkout: ScheduledCheckout) -> None:
+    checkout.keep("a")
+    checkout.config["workloads"]["chat"] |= {"concurrency": [1], "repetitions": 2}
+    checkout.config["restarts"] = 1
+
+    done = checkout.run()
+
+    assert done.rc == 0, done.text
+    checkout.assert_nothing_left(5)
+    jobs = {name: submitted(checkout, f"deployment {name}") for name in ("a", "a+1")}
+    assert [len(found) for found in jobs.values()] == [1, 1] and jobs["a"] != jobs["a+1"]
+    for name, [job] in jobs.items():
+        assert [entry["job_id"] for entry in checkout.record(f"deployments/{name}/accounting.json")["jobs"]] == [job]
+    rows = checkout.rows()
+    assert [(name, row["repetition"], row["restart"], row["job_id"]) for (name, _), row in sorted(rows.items())] == [
+        ("a", "1", "0", jobs["a"][0]),
+        ("a", "2", "1", jobs["a+1"][0]),
+    ]
+
+
 def test_short_jobs_share_a_node_and_report_all_of_it(fresh: ScheduledCheckout) -> None:
     others = [
         fresh.cluster.run(
