@@ -295,6 +295,14 @@ class ArchivedRun:
 
         self.edit(name, apply)
 
+    def without_thresholds(self) -> None:
+        """Remove from the records what only archives of format 3 and later state, and make table and report again."""
+        for path in self.folder.glob("deployments/*/points/*.json"):
+            if not path.name.endswith(".requests.json"):
+                self.edit_json(path.relative_to(self.folder).as_posix(), lambda data: data.pop("thresholds", None))
+        self.tabulate()
+        self.report()
+
     def measurements(self) -> list[Measurement]:
         paths = sorted(self.folder.glob("deployments/*/points/*.json"))
         return [Measurement.read(path) for path in paths if not path.name.endswith(".requests.json")]

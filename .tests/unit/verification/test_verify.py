@@ -335,7 +335,13 @@ def test_changed_steady_state_is_named(run):
     assert any("steady_output_tokens_per_s: stated 1234.5, recomputed" in line for line in wrong(run.seal()))
 
 
+def test_lowered_format_is_named(run, monkeypatch):
+    monkeypatch.setattr(crate, "FORMAT", 2)
+    assert any("format 2" in line and "thresholds" in line for line in wrong(run.seal()))
+
+
 def test_removed_steady_state_is_named_unless_format_is_older(run, monkeypatch):
+    run.without_thresholds()
     run.edit_json(steady_record(run), lambda data: data.update(steady=None, steady_missing=None, in_flight_most=None))
     assert any("steady_output_tokens_per_s: stated nothing, recomputed" in line for line in wrong(run.seal()))
     monkeypatch.setattr(crate, "FORMAT", 2)
