@@ -169,7 +169,8 @@ def _contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple
     yield from ran.check(found, spans, older=sealed_by.older)
     # A lower format would switch off the checks of later ones.
     if sealed_by.format < STATES_THRESHOLDS and any(item.thresholds for item in found.measurements):
-        yield f"ro-crate-metadata.json states format {sealed_by.format}, but records state thresholds (format {STATES_THRESHOLDS} and later)."
+        what = f"records state thresholds (format {STATES_THRESHOLDS} and later)"
+        yield f"ro-crate-metadata.json states format {sealed_by.format}, but {what}."
 
 
 def _compared(
