@@ -151,7 +151,7 @@ def test_wait_for_the_second_process_is_not_measured(staged, server, tmp_path):
     # One of them is ready 3 s after the other.
     argvs[1] = ["bash", "-c", 'sleep 3; exec "$@"', "bash", *argvs[1]]
     order = tmp_path / "order.json"
-    order.write_text(json.dumps({"processes": argvs, "cpu": str(tmp_path / "cpu.json")}))
+    order.write_text(json.dumps({"processes": argvs, "samples": str(tmp_path / "cpu.json")}))
     assert start([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)]).wait(120) == 0
     parts = [read_data(tmp_path / f"{number}.json") for number in range(2)]
     starts = [min(request.start for request in raw.requests) for _, raw in parts]
