@@ -55,6 +55,34 @@ def test_gpu_with_ranks_that_did_nothing_is_idle():
     assert telemetry.idle(of(gpu(), *others)) == ["gn01:3"], "its energy is counted, so it is named"
 
 
+@pytest.mark.parametrize(
+    ("counts", "empty", "waited"),
+    [
+        # Seen on an H100: 0 of 37 samples, and 29 of 65 while the server compiled kernels.
+        ([(0, 37)], 0.0, False),
+        ([(29, 65)], 0.0, True),
+        ([(1, 20)], 0.0, False),
+        ([(2, 100)], 0.0, False),
+        ([(3, 100)], 0.0, True),
+        ([(29, 65), (0, 65)], 0.0, False),
+        ([(29, 65)], 0.5, False),
+        ([(None, 65)], 0.0, False),
+    ],
+)
+def test_gpus_that_wait_while_requests_are_in_flight_are_named(counts, empty, waited):
+    asked = of(*(gpu(number, idle_samples=idle, samples=every) for number, (idle, every) in enumerate(counts)))
+    reasons = {reason.code for reason in telemetry.reasons(asked, point(), thresholds(), empty)}
+    assert reasons == ({"gpus_waited"} if waited else set())
+
+
+def test_time_without_requests_does_not_count_as_waiting():
+    apart = raw_of([request(0, start=0.0), request(1, start=1000.0)])
+    facts = ServerFacts(same_process=True, client_exit_code=0, telemetry=of(gpu(idle_samples=90)))
+    assert "gpus_waited" not in codes(judge(apart, point(), thresholds(), facts))
+    together = raw_of([request(0), request(1)])
+    assert "gpus_waited" in codes(judge(together, point(), thresholds(), facts))
+
+
 def test_replicas_that_were_not_asked_may_be_idle():
     both = of(gpu(), gpu(1, replica="r1", busy_max=0.0), gpu(2, replica="r10", busy_max=0.0))
     assert found(both) == {"idle_gpus"} and found(both, point(ask="replica")) == set()
@@ -85,8 +113,21 @@ def test_reasons_are_suspect_and_recomputable_from_record():
 
 
 def test_all_reasons_are_new_in_archive_format_3():
-    rows = [TABLE[code] for code in ("throttled", "idle_gpus", "foreign_process", "telemetry_gap", "foreign_load")]
+    rows = [TABLE[code] for code in ("throttled", "gpus_waited", "idle_gpus", "foreign_process", "telemetry_gap", "foreign_load")]
     assert {(row.since, row.severities) for row in rows} == {(3, ("SUSPECT",))} and all(row.remedy for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end", "idle", "expected"),
+    [
+        ("steady", 1795604514.226, 1795604551.654, 0, set()),
+        ("kernels-compiled", 1795603851.722, 1795603917.365, 29, {"gpus_waited"}),
+    ],
+)
+def test_real_samples_show_that_a_server_compiled_kernels(name, begin, end, idle, expected):
+    node = samples.read("vm", FIXTURES / "nvml" / f"gpu-watch-h100-{name}.jsonl")
+    made = samples.telemetry([node], samples.Window(since=begin - 10, begin=begin, end=end, now=end + 2))
+    assert made.gpus[0].idle_samples == idle and found(made) == expected
 
 
 def test_real_samples_of_two_h100_show_power_idle_gpu_and_foreign_process():

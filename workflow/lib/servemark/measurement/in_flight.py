@@ -35,6 +35,12 @@ class InFlight:
         """The highest number of requests in flight."""
         return int(self.counts.max())
 
+    @property
+    def empty(self) -> float:
+        """The share of the time from first start to last end in which no request was in flight."""
+        lengths = np.diff(self.moments)
+        return float(lengths[self.counts[:-1] == 0].sum() / lengths.sum()) if lengths.sum() > 0 else 0.0
+
     def mean(self, begin: float | None = None, end: float | None = None) -> float:
         """Return the mean number of requests in flight from ``begin`` to ``end`` (default: first start to last end).
 

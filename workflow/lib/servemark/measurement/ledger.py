@@ -18,7 +18,7 @@ from servemark.records import Measurement, write_atomically
 
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
-PASSING = frozenset({"foreign_load", "foreign_process", "foreign_requests", "interrupted", "stalled"})
+PASSING = frozenset({"foreign_load", "foreign_process", "foreign_requests", "gpus_waited", "interrupted", "stalled"})
 """Reasons that depend on the moment of the measurement and not on the load: a later run must not reuse such results."""
 
 

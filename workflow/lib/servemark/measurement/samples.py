@@ -218,6 +218,7 @@ def _gpu(samples: NodeSamples, number: int, inside: np.ndarray, window: Window) 
         temperature_max_c=_of(np.max, within["temperature_c"]),
         busy=_of(np.mean, busy),
         busy_max=_of(np.max, busy),
+        idle_samples=None if np.isnan(busy).all() else int((busy == 0).sum()),
         memory_max_mib=_of(np.max, within["memory_mib"]),
         clock_events={name: count for name, count in counted.items() if count},
         # A process that is being started, or that just ended, may look like another's for a moment.

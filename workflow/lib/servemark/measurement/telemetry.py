@@ -7,7 +7,7 @@ node cannot run the GPU as specified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from servemark.measurement.reasons import reason
 from servemark.measurement.thresholds import Verdict
@@ -21,12 +21,23 @@ SHARE = 0.01
 counts: NVML may also report ``hw_slowdown`` while the clock changes (nvml.h)."""
 GAP_S = 3.0
 """Longest time without samples: two are missing. A GPU's own values are means of up to a second."""
+WAITED = 0.02
+"""Share of the samples without a kernel from which on the GPUs waited; as ``stalls.SHARE``.
+
+A step takes milliseconds, and a sample is the use in a sixth of a second or more (nvml.h, nvmlUtilization_t). So each sample of a GPU with
+work shows a kernel. Seen on an H100 with a concurrency of 8 to 192: none of 16 to 52 samples, and 4 of 20 to 29 of 65 where the server
+compiled kernels meanwhile.
+"""
 LEAST_SAMPLES = 2
 """Fewer samples do not show that a GPU was idle: the first one reports on the second before it."""
 
 
-def reasons(telemetry: Telemetry | None, load: LoadPoint, thresholds: Verdict) -> Iterator[Reason]:
-    """Yield the reasons for a measurement; none without telemetry."""
+def reasons(telemetry: Telemetry | None, load: LoadPoint, thresholds: Verdict, empty: float = 0.0) -> Iterator[Reason]:
+    """Yield the reasons for a measurement; none without telemetry.
+
+    Args:
+        empty: share of the time without a request in flight.
+    """
     if telemetry is None:
         return
     for node in telemetry.nodes:
@@ -45,8 +56,21 @@ def reasons(telemetry: Telemetry | None, load: LoadPoint, thresholds: Verdict) -
     asked = asked_replicas(telemetry, load)
     if unused := [name for name, gpu in named if gpu.replica in asked and is_idle(gpu)]:
         yield reason("idle_gpus", f"No kernel ran during the load on: {', '.join(unused)}.")
+    yield from _waited([gpu for _, gpu in named if gpu.replica in asked and not is_idle(gpu)], empty)
     if others := [f"{name} (process {', '.join(map(str, gpu.foreign_processes))})" for name, gpu in named if gpu.foreign_processes]:
         yield reason("foreign_process", f"Processes of others used {'; '.join(others)}.")
+
+
+def _waited(gpus: Sequence[GpuTelemetry], empty: float) -> Iterator[Reason]:
+    """Yield ``gpus_waited`` if even the busiest GPU often had nothing to do while requests were in flight."""
+    known = [(gpu.idle_samples, gpu.samples) for gpu in gpus if gpu.idle_samples is not None and gpu.samples >= LEAST_SAMPLES]
+    idle_samples, every = min(known, key=lambda counts: counts[0] / counts[1], default=(0, 1))
+    if idle_samples > max(1.0, (WAITED + empty) * every):
+        detail = (
+            f"No kernel ran on the busiest GPU in {idle_samples} of {every} samples, although requests were in flight for "
+            f"{1 - empty:.0%} of the time."
+        )
+        yield reason("gpus_waited", detail)
 
 
 def asked_replicas(telemetry: Telemetry, load: LoadPoint) -> set[str]:

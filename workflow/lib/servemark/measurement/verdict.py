@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from servemark.measurement import clients, counters, laws, repetitions, silence, stalls, statistics, steady, telemetry
+from servemark.measurement.in_flight import InFlight
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import TABLE, reason
 from servemark.measurement.statistics import disagreements, recount, span_of
@@ -106,7 +107,7 @@ def judge(
             reasons = [one for one in reasons if one.code != "client_cpu_unknown"]
         if server.counters is not None:
             reasons += counters.reasons(raw, load, server.counters)
-        reasons += telemetry.reasons(server.telemetry, load, thresholds)
+        reasons += telemetry.reasons(server.telemetry, load, thresholds, InFlight.of(good).empty if good else 0.0)
     if archive_format is not None:
         reasons = [one for one in reasons if TABLE[one.code].since <= archive_format]
     severities = {one.severity for one in reasons}

@@ -23,6 +23,7 @@ class GpuTelemetry(Strict):
     temperature_max_c: FiniteFloat | None = None
     busy: FiniteFloat | None = Field(default=None, description="0 to 1: share of time with a running kernel, mean of the samples")
     busy_max: FiniteFloat | None = None
+    idle_samples: int | None = Field(default=None, description="samples without a running kernel; null: not reported, or an older file")
     memory_max_mib: FiniteFloat | None = None
     clock_events: dict[str, int] = Field(default={}, description="reason of reduced clocks -> number of samples with it")
     foreign_processes: tuple[int, ...] = Field(default=(), description="process ids of others, seen in two samples")
