@@ -39,7 +39,7 @@ class Model(Strict):
 
     source: Source = Field(
         description="source of the model: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), a "
-        "folder, or `hf:ORG/NAME@REVISION` (a branch, a tag or a commit of the Hugging Face hub; default `main`). servemark "
+        "folder, or `hf:ORG/NAME@REVISION` of the Hugging Face hub. REVISION is a branch, a tag or a commit; default `main`. servemark "
         "fetches it from the hub once into the cache. For a gated or private model export `HF_TOKEN` where snakemake "
         "starts, and keep `stage_on: login` in the cluster file"
     )

@@ -34,7 +34,7 @@ def without_repetitions(config: Config) -> Iterator[Problem]:
     for name in used:
         if (repetitions := config.workloads[name].repetitions) <= config.restarts:
             text = (
-                f"asks for {config.restarts + 1} starts of each deployment, and workloads.{name} has {repetitions} repetition(s); "
-                "each start measures one repetition or more of each load"
+                f"makes {config.restarts + 1} starts of each deployment, but workloads.{name}.repetitions is {repetitions}, and each start "
+                f"measures one repetition or more; lower `restarts` to {repetitions - 1}, or raise `repetitions` to {config.restarts + 1}"
             )
             yield Problem(("restarts",), text)

@@ -37,7 +37,7 @@ def fewer_bits(options: Mapping[str, Any], variables: Mapping[str, str], quantis
 
 
 def arithmetic(options: Mapping[str, Any], variables: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that decide what a server calculates, without those that leave it as the checkpoint has it.
+    """Return the settings with which a server calculates otherwise than the checkpoint states.
 
     Two deployments of a model with equal settings calculate the same, up to the order of additions.
 
@@ -52,7 +52,8 @@ def arithmetic(options: Mapping[str, Any], variables: Mapping[str, str], config:
     found["dtype"] = _DTYPES.get(found["dtype"], found["dtype"])
     # vLLM's `auto` is the checkpoint's dtype for 16 bits, and the platform's for 32 (vllm/config/model.py, _resolve_auto_dtype).
     found |= {name: "" for name in ("dtype", "kv-cache-dtype") if found[name] == own and own in UNROUNDED[:2]}
-    found |= {name: "" for name in ("load-format",) if found[name] in _SAME_TENSORS}
+    if found["load-format"] in _SAME_TENSORS:
+        found["load-format"] = ""
     found |= {name: value for name in ROUNDING if _is_set(value := str(variables.get(name, "")))}
     return {name: value for name, value in found.items() if value}
 

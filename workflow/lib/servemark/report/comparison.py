@@ -109,7 +109,10 @@ def unit(data: RunRecords, count: int) -> str:
 
 
 def groups(points: Sequence[Point], data: RunRecords) -> list[Group]:
-    """Return the planned deployments by workload, number of devices, model and precision. Those that share no number are left out."""
+    """Return the planned deployments by workload, number of devices, model and precision.
+
+    A deployment is left out if no other one has the same number of devices.
+    """
     found: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         if plan := data.plans.get(point["deployment"]):

@@ -51,7 +51,7 @@ def _order(item: Measurement) -> tuple[Any, ...]:
 def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
-    A result of the steady state is missing if any accepted repetition lacks it; ``steady_missing`` and ``steady_too_few`` state the reason
+    A result of the steady state is missing if one accepted repetition has none; ``steady_missing`` and ``steady_too_few`` state the reason
     of the first one. ``FIGURE_repetitions`` is the number of values behind them, ``_low`` and ``_high`` the ends of their interval
     (``measurement.intervals``), empty if there is none. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT
     ones, ``_suspect`` SUSPECT ones. Rows are in the order of ``tidy``.

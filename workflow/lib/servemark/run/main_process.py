@@ -237,7 +237,8 @@ def begin(experiment: Experiment) -> None:
     # Snakemake calls neither onsuccess nor onerror if its scheduler fails.
     atexit.register(_State.display.release)
     names, restarts = len(experiment.config.deployments), experiment.config.restarts
-    counts = f"{names} deployments{f' with {restarts + 1} starts each' if restarts else ''}, {state.total} load points"
+    each = f" with {restarts + 1} starts each" if restarts else ""
+    counts = f"{names} {'deployment' if names == 1 else 'deployments'}{each}, {state.total} load points"
     more = f", {len(state.finished)} of them measured in an earlier run" if state.finished else ""
     screen.say(f"servemark: run {experiment.config.run}: {counts}{more}; results go to {experiment.folder}/")
     _State.display.start()

@@ -35,8 +35,9 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
         text = " ".join(str(error).split())[:200]
         yield NotChecked(f"{CONFIG} (not a configuration of this version: {text})") if older else f"{CONFIG} is no configuration: {text}"
         return
+    known = set(starts(config))
     for name, plan in found.plans.items():
-        if name not in starts(config):
+        if name not in known:
             yield f"{name}: deployments/{name}/plan.json is there, but {CONFIG} has no such deployment."
             continue
         deployment = deployment_of(config, name)
