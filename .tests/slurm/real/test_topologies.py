@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from real_checkout import NODES, RealCheckout, tiny
 
+from servemark import verification
 from servemark.weights import builtin
 
 # Time until Ray's cluster check has passed, on an idle machine; printed, not asserted.
@@ -105,6 +106,7 @@ def measure(checkout: RealCheckout, cases: dict[str, Any], seconds: float) -> No
         assert_over_nodes(checkout, name, deployment["topology"])
     assert done.rc == 0, done.text
     assert all(node in checkout.report() for node in NODES), "the page says where it was measured"
+    assert [verification.verify(path).wrong for path in checkout.results.glob("archive/*.tar.zst")] == [()]
     checkout.assert_nothing_left()
 
 

@@ -208,7 +208,7 @@ def _logged(found: RunRecords, what: str, record: Measurement, place: str, serve
     for check in found.checks.values():
         if check.digest == parts["environment"]:
             for version in sorted(set(_VERSION.findall(text))):
-                if version.partition("+")[0] != check.vllm.partition("+")[0]:
+                if _public(version) != _public(check.vllm):
                     yield f"{what}: vLLM: environments/{check.name}/check.json states {check.vllm}, {name} states {version}."
     options = arguments(option_arguments(parts["options"]))
     for printed in _ARGUMENTS.findall(text):
@@ -218,6 +218,11 @@ def _logged(found: RunRecords, what: str, record: Measurement, place: str, serve
         used = re.search(r"\bdtype=(?:torch\.)?(\w+)", config)
         if used and {"half": "float16", "float": "float32"}.get(dtype, dtype) not in ("", "auto", used[1]):
             yield f"{what}: options: dtype: key_parts of the record states {dtype}, {name} states {used[1]}."
+
+
+def _public(version: str | None) -> str | None:
+    """Return a version without the part that names its build, as in 0.32.0+cpu."""
+    return version and version.partition("+")[0]
 
 
 def _compare_printed(what: str, name: str, options: Mapping[str, list[str]], printed: Mapping[str, Any]) -> Iterator[str]:
@@ -246,8 +251,8 @@ def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startu
         hardware = Stated("key_parts of the record", {name: value for name, value in parts["hardware"].items() if value is not None})
         yield from differ(f"{what}: node {node.name}: hardware", Stated(file, node.kind), hardware, common=True)
         for check in checks:
-            versions = {"vllm": check.vllm, "ray": check.ray}
-            stated = {name: getattr(node, name) for name in versions}
+            # A node states the version of the installed package, 0.32.0+cpu; the check that of the module, 0.32.0.
+            stated, versions = ({name: _public(getattr(of, name)) for name in ("vllm", "ray")} for of in (node, check))
             there = Stated(f"environments/{check.name}/check.json", versions)
             yield from differ(f"{what}: node {node.name}", Stated(file, stated), there)
 
