@@ -18,8 +18,11 @@ from servemark.records import Measurement, write_atomically
 
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
-PASSING = frozenset({"foreign_load", "foreign_process", "foreign_requests", "gpus_waited", "interrupted", "stalled"})
-"""Reasons that depend on the moment of the measurement and not on the load: a later run must not reuse such results."""
+PASSING = frozenset({"foreign_process", "foreign_requests", "gpus_waited", "interrupted", "stalled"})
+"""Reasons that depend on the moment of the measurement and not on the load: a later run must not reuse such results.
+
+``foreign_load`` is not one of them, because it depends on a configured threshold: with another one, the stored results are judged again.
+"""
 
 
 def is_keepable(record: Measurement) -> bool:
