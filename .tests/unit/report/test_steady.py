@@ -113,4 +113,16 @@ def test_curves_hold_both_parts_under_their_own_names():
 
 def test_curves_count_measurements_without_steady_state():
     found = page.content(run(measurement(), measurement(concurrency=4, **MISSING), report_data.invalid(concurrency=2)))
-    assert found.stateless == {"shown": 2, "missing": 1, "few": 1}
+    assert found.stateless == {"shown": 2, "missing": 1, "few": 1, "waves": 0}
+
+
+def test_report_marks_percentiles_of_requests_that_start_in_waves():
+    even = steady(900.0, 10.0, 8.0, count=400)
+    waves = steady(900.0, 10.0, 8.0, count=400, ttft_ms=even.ttft_ms.model_copy(update={"p95_range": None}))
+    found = []
+    for state, count in ((even, 0), (steady(900.0, 10.0, 8.0), 0), (waves, 1)):
+        data = run(measurement(steady=state))
+        assert page.content(data).stateless["waves"] == count
+        found.append(Document(render(data, bundle="")).words.count("waves"))
+    # The glossary names waves in every report; the verdict's row and the curves only where there are some.
+    assert found[0] == found[1] == found[2] - 2

@@ -65,7 +65,8 @@ class Content:
         block: the data block, as JSON values. :func:`expanded` describes ``points`` and ``intervals``.
         specs: the specifications of the plots, without data.
         points: the medians of all load points (``views.medians``), including those that the report leaves out.
-        stateless: of how many measurements the curves show (``shown``) the steady state is ``missing`` or has too few requests (``few``).
+        stateless: of how many measurements the curves show (``shown``) the steady state is ``missing``, has too few requests (``few``),
+            or has a p95 of the TTFT from requests that start in ``waves``.
         busiest: position of the timeline with the most output tokens per second.
     """
 
@@ -124,8 +125,14 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "shown": len(drawn),
         "missing": sum(row["steady_requests"] is None for row in drawn),
         "few": sum(row["steady_too_few"] is not None for row in drawn),
+        "waves": sum(starts_in_waves(row) for row in drawn),
     }
     return Content(block, specs, shown, points, panels, throughputs, bins, stateless, busiest)
+
+
+def starts_in_waves(row: Mapping[str, Any]) -> bool:
+    """Return whether the requests of a measurement start in waves, so that its p95 of the TTFT has no interval."""
+    return row["steady_ttft_p95_ms"] is not None and row["steady_waves"] is not None and row["steady_ttft_p95_low_ms"] is None
 
 
 def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
