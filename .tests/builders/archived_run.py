@@ -308,7 +308,8 @@ class ArchivedRun:
         return [Measurement.read(path) for path in paths if not path.name.endswith(".requests.json")]
 
     def tabulate(self) -> None:
-        frame = table.tidy(gather.read(self.folder).collected().measurements)
+        found = gather.read(self.folder).collected()
+        frame = table.tidy(found.measurements, attainments=found.attainments)
         table.write_csv(frame, self.folder / "measurements.csv")
         table.write_parquet(frame, self.folder / "measurements.parquet")
 

@@ -85,12 +85,17 @@ def tighten(checkout: Checkout) -> None:
     checkout.config["verdict"]["max_burst_fraction"] = 0.8
 
 
+def aim(checkout: Checkout) -> None:
+    checkout.config["slo"] = {"ttft_ms": {"p50": 500}}
+
+
 FORETOLD = {
     "shell": {
         "decides": Case(export(NCCL_ALGO="Ring"), plans("a", "b")),
         "tells": Case(export(NCCL_DEBUG="INFO", TRITON_CACHE_DIR="/tmp/x", OMP_NUM_THREADS="4", LD_LIBRARY_PATH="/opt/x"), set()),
     },
     "thresholds": {"": Case(tighten, stages("a", "b"))},
+    "targets": {"": Case(aim, TABLE)},
     "template": {"": Case(edit("templates/report.html.j2"), PAGE)},
     # One rule of each kind; test_code_digest.py tests the digest of each rule.
     "code": {

@@ -4,7 +4,7 @@ import os
 
 from servemark.config import restarts
 from servemark.environments import lockfiles
-from servemark.measurement import contents
+from servemark.measurement import contents, slo
 from servemark.variables import passed_on
 
 

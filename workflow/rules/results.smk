@@ -43,6 +43,7 @@ rule collect_measurements:
     params:
         code=code_of("collect_measurements"),
         max_repetition_spread=experiment.config.verdict.max_repetition_spread,
+        slo=slo.targets(experiment.config.model_dump(include={"slo", "workloads"})),
     script:
         "../scripts/collect_measurements.py"
 

@@ -125,6 +125,7 @@
       ["timeline-clock", () => lineSpec("clock", { sm_clock_mhz: "SM clock" })],
       ["timeline-foreign", () => lineSpec("foreign", { foreign_cores: "other processes" })],
     ] : [],
+    pareto: Object.entries(specs.pareto).map(([id, spec]) => [id, () => filled(structuredClone(spec), data.pareto[id])]),
     startup: [["startup", startupSpec]],
   };
 
@@ -150,7 +151,7 @@
       if (!shown) return view;
       view.signal("choice", choice(id));
     }
-    if (curves.includes(id) || id.startsWith("bins-")) view.signal("hidden", [...hidden]);
+    if (curves.includes(id) || /^(bins|pareto)-/.test(id)) view.signal("hidden", [...hidden]);
     return view.runAsync();
   };
 

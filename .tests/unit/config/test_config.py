@@ -14,7 +14,7 @@ import yaml
 
 from builders.paths import ROOT
 from servemark.cli import reference
-from servemark.config.expand import expand
+from servemark.config.expand import expand, points
 from servemark.config.load import load, read_resolved, validate
 from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
@@ -305,3 +305,33 @@ def test_prices_need_a_gpu_hour_and_a_currency(prices, key):
         with pytest.raises(ConfigError) as refused:
             validate(small(prices=prices))
         assert key in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("slo", "key"),
+    [
+        ({"ttft_ms": {"p95": 500, "p50": 100}, "tpot_ms": {"p99": 50.5}}, None),
+        ({}, "slo"),
+        ({"ttft_ms": {}}, "slo.ttft_ms"),
+        ({"ttft_ms": {"p95": 0}}, "slo.ttft_ms.p95"),
+        ({"ttft_ms": {"p90": 1}}, "slo.ttft_ms.p90"),
+        ({"itl_ms": {"p95": 1}}, "slo.itl_ms"),
+        ({"e2el_ms": {"p50": 200, "p95": 100}}, "slo.e2el_ms.p50"),
+    ],
+)
+@pytest.mark.parametrize("of", ["run", "workload"])
+def test_latency_targets_have_known_names_and_rising_limits(slo, key, of):
+    workloads = {"chat": {**small()["workloads"]["chat"], "slo": slo}}
+    given, place = (small(slo=slo), "") if of == "run" else (small(workloads=workloads), "workloads.chat.")
+    if key is None:
+        assert validate(given)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            validate(given)
+        assert f"{place}{key}" in str(refused.value)
+
+
+def test_latency_targets_are_in_no_load_point():
+    chat = small()["workloads"]["chat"]
+    with_targets = expand(validate(small(workloads={"chat": {**chat, "slo": {"ttft_ms": {"p95": 500}}}}, slo={"tpot_ms": {"p50": 10}})))
+    assert points(with_targets, "plain") == points(expand(validate(small())), "plain")

@@ -354,3 +354,15 @@ def test_wrong_new_value_is_named_in_older_format_too(run, monkeypatch):
     run.edit_json(steady_record(run), lambda data: data.update(in_flight_most=99))
     monkeypatch.setattr(crate, "FORMAT", 2)
     assert any("in_flight_most: stated 99" in line for line in wrong(run.seal()))
+
+
+def test_latency_targets_are_applied_again_to_the_requests(run):
+    run.edit_json("config.json", lambda config: config.update(slo={"ttft_ms": {"p50": 1e6}}))
+    run.tabulate()
+    run.report()
+    rows = [row for row in table.rows(table.tidy(run.measurements(), attainments=gather.read(run.folder).attainments)) if row["slo_met"]]
+    assert rows and {(row["slo_met"], row["slo_attainment"]) for row in rows} == {("yes", 1.0)}
+    assert wrong(run.seal()) == []
+    run.edit_json("config.json", lambda config: config.update(slo={"ttft_ms": {"p50": 1e-6}}))
+    found = wrong(run.seal())
+    assert any("slo_met" in line and "measurements.csv" in line for line in found)

@@ -27,6 +27,7 @@ from servemark.config.field_types import (
     refuse,
 )
 from servemark.config.prices import Prices
+from servemark.config.slo import Slo
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import Workload
 from servemark.measurement.thresholds import Verdict
@@ -191,6 +192,7 @@ class Config(Strict):
     prices: Prices | None = Field(
         default=None, description="prices for the cost of a million output tokens in the report; no other file uses them"
     )
+    slo: Slo | None = Field(default=None, description="latency targets of all workloads without their own (`workloads.NAME.slo`)")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="time limits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),

@@ -13,6 +13,7 @@ from servemark.config.model import Config, Deployment, Environment, Model, Sweep
 from servemark.config.positions import MISSING, Source, find, value_at
 from servemark.config.prices import Prices
 from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
+from servemark.config.slo import Limits, Slo
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import KINDS, Load
 from servemark.errors import ConfigError
@@ -122,6 +123,10 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("verdict",): Verdict,
     ("timeouts",): Timeouts,
     ("prices",): Prices,
+    ("slo",): Slo,
+    **{("slo", latency): Limits for latency in Slo.model_fields},
+    ("workloads", "NAME", "slo"): Slo,
+    **{("workloads", "NAME", "slo", latency): Limits for latency in Slo.model_fields},
     ("cluster",): Site,
     ("cluster", "small_jobs"): SmallJobs,
     ("sweeps", "NAME"): Sweep,

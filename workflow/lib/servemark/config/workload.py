@@ -6,6 +6,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from servemark.config.field_types import Amount, ClientOptions, Clients, Concurrency, Counts, Rates, TimeSpan, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
+from servemark.config.slo import Slo
 from servemark.records import AnyPrompts, RandomPrompts, Strict
 from servemark.records.base import Count
 
@@ -52,6 +53,11 @@ class Load(Strict):
         default=1,
         description="client processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
         "cluster file's `cpus_per_node` (no limit if that is not set); one with a request rate alone",
+    )
+
+    slo: Slo | None = Field(
+        default=None,
+        description="latency targets that the report compares the workload with; default: those of the run. Changing them measures nothing",
     )
 
     @model_validator(mode="after")

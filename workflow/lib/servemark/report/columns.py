@@ -95,6 +95,10 @@ def _of_telemetry(name: str, meaning: str, read: Callable[[Telemetry], Any], lab
     return Column(name, meaning, _NUMBER, value, figure=True, label=label, unit=unit)
 
 
+def _of_slo(name: str, meaning: str, field: str, label: str = "", dtype: str = _NUMBER) -> Column:
+    return Column(name, meaning, dtype, lambda row: getattr(row.slo, field, None), figure=True, label=label, since=3)
+
+
 def _latency(metric: str, statistic: str) -> Column:
     def read(row: Row) -> Any:
         return getattr(getattr(row.item, f"{metric}_ms"), statistic, None)
@@ -233,6 +237,12 @@ COLUMNS: tuple[Column, ...] = (
     _recorded("tokens_per_chunk", "mean output tokens of a chunk after the first one", "tokens_per_chunk", "Tokens per chunk"),
     _per_token(""),
     _per_token(STEADY),
+    Column("slo_met", "whether all latency targets (`slo`) are met; empty without targets, or with too few requests",
+           _TEXT, lambda row: None if row.slo is None else "yes" if row.slo.met else "no", figure=True, since=3),
+    _of_slo("slo_part", "requests counted for the targets: `steady state` or `whole run`", "part", dtype=_TEXT),
+    _of_slo("slo_attainment", "share of the requests that keep every limit of the targets, from 0 to 1", "share", "Attainment"),
+    _of_slo("goodput_requests_per_s", "completed requests per second that keep every limit", "requests_per_s", "Goodput requests/s"),
+    _of_slo("goodput_output_tokens_per_s", "output tokens per second of these requests", "tokens_per_s", "Goodput output tokens/s"),
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in measured.replicas(row.item).items()) or None),
     Column("prefix_hit_share", "share of the prompts' tokens that were in the servers' prefix cache; empty if not reported",

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -13,8 +14,9 @@ from servemark import __version__, records, supervisor
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
-from servemark.measurement import repetitions
+from servemark.measurement import repetitions, slo
 from servemark.measurement.reasons import OUTSIDE
+from servemark.measurement.slo import Attainment
 from servemark.records import Failure, Measurement, RecordT
 from servemark.records.restarts import MOST, configured, start_names
 from servemark.report import distributions, measured, timelines
@@ -107,6 +109,13 @@ class RunRecords:
     def configured(self) -> dict[str, list[str]]:
         """Return the starts of each configured deployment, both sorted."""
         return {name: list(starts) for name, starts in itertools.groupby(self.deployments, configured)}
+
+    @cached_property
+    def attainments(self) -> dict[tuple[str, str], Attainment]:
+        """How measurements meet the latency targets of the configuration, by deployment and load point. Reads per-request results."""
+        asked = slo.targets(self.config)
+        # Strict: a measurement without its file would look like one with too few requests.
+        return slo.attainments(asked, zip(self.measurements, (raw for _, raw in self.points), strict=True)) if asked else {}
 
     def with_distributions(self, measurements: Iterable[Measurement]) -> RunRecords:
         """Return the run with these measurements (one for each of ``points``) and the distributions of their latencies."""

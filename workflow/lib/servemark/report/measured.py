@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from servemark.measurement import telemetry
+from servemark.measurement.slo import Attainment
 from servemark.records import LoadPoint, Measurement, Topology
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement, the topology in its ledger key (or None), and its Slurm job."""
+    """A measurement, the topology in its ledger key (or None), its Slurm job, and how it meets its latency targets."""
 
     item: Measurement
     shape: Topology | None
     job_id: str | None = None
+    slo: Attainment | None = None
 
     @property
     def load(self) -> LoadPoint:

@@ -28,6 +28,7 @@ from servemark.report import (
     energy,
     formatting,
     starting,
+    targets,
     thinning,
     timelines,
     views,
@@ -87,7 +88,7 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
     Args:
         whole: show every measurement. By default, show all if there are at most ``thinning.WHOLE``.
     """
-    frame, items = tidy(data.measurements, data.accounts.values()), ordered(data.measurements)
+    frame, items = tidy(data.measurements, data.accounts.values(), data.attainments), ordered(data.measurements)
     points = views.medians(aggregate(frame))
     accepted = sorted({configured(item.deployment) for item in items if item.verdict != "INVALID"})
     shown = thinning.select(points, accepted, whole=len(items) <= thinning.WHOLE if whole is None else whole)
@@ -119,6 +120,9 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "timeline": timelines.specs() if moments else {},
         "startup": starting.spec(startups),
     }
+    fronts = targets.pareto(shown.points, data, shown.series)
+    block["pareto"] = {f"pareto-{at}": drawn for at, (_, _, drawn) in enumerate(fronts)}
+    specs["pareto"] = {f"pareto-{at}": spec for at, (_, spec, _) in enumerate(fronts)}
     busiest = max(range(len(moments)), key=lambda index: moments[index][0].output_throughput or 0.0, default=0)
     drawn = [row for row in rows(frame[shown.draws(items)]) if row["verdict"] != "INVALID"]
     stateless = {
@@ -197,6 +201,8 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         looks={look["name"]: look for look in charts.series(shown.series)},
         energy=[row for row in energy.rows(points, data) if shown.shows(row)],
         prices=energy.prices(data),
+        targets=targets.workloads(points, data),
+        fronts=[workload for workload, _, _ in targets.pareto(shown.points, data, shown.series)],
         clients=[row for row in views.clients(data) if shown.shows(row)],
         block_id=BLOCK_ID,
         block=_json(made.block),

@@ -14,6 +14,7 @@ import pandas as pd
 
 from servemark.measurement import thresholds
 from servemark.measurement.intervals import Interval
+from servemark.measurement.slo import Attainment
 from servemark.records import Accounting, Measurement, write_atomically
 from servemark.records.restarts import configured
 from servemark.report import formatting
@@ -27,13 +28,22 @@ _WHY = (f"{STEADY}missing", f"{STEADY}too_few")
 LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 
 
-def tidy(measurements: Sequence[Measurement], accounts: Iterable[Accounting] = ()) -> pd.DataFrame:
+Attainments = Mapping[tuple[str, str], Attainment]
+"""How measurements meet their latency targets, by deployment and load point (``measurement.slo``)."""
+
+
+def tidy(
+    measurements: Sequence[Measurement], accounts: Iterable[Accounting] = (), attainments: Attainments = MappingProxyType({})
+) -> pd.DataFrame:
     """Return one row per measurement with all ``COLUMNS``, sorted by deployment, workload, load and repetition.
 
     ``accounts`` provide the Slurm job of each attempt.
     """
     jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
-    found = (Row(item, topology(item), jobs.get(item.attempt or "")) for item in ordered(measurements))
+    found = (
+        Row(item, topology(item), jobs.get(item.attempt or ""), attainments.get((item.deployment, item.load.name)))
+        for item in ordered(measurements)
+    )
     values = [[column.value(row) for column in COLUMNS] for row in found]
     return pd.DataFrame(values, columns=list(SCHEMA)).astype(SCHEMA)
 

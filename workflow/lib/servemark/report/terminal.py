@@ -17,7 +17,7 @@ def results(data: RunRecords) -> str:
 
     The second table compares output tokens/s with the best comparable deployment on as many devices, as the report does.
     """
-    frame, rounded = table.tidy(data.measurements, data.accounts.values()), comparable.rounded(data)
+    frame, rounded = table.tidy(data.measurements, data.accounts.values(), data.attainments), comparable.rounded(data)
     points = views.medians(table.aggregate(frame))
     found = table.text_table(frame, rounded)
     if all(point["repetitions_asked"] < 2 for point in points):

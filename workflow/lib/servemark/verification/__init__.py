@@ -180,11 +180,13 @@ def _compared(
     recomputed: list[Measurement] = []
     yield from _recomputed(found, sealed_by.format, recomputed, spans)
     accounts = list(found.accounts.values())
+    # The targets in config.json decide no record, so both tables have the same attainment.
+    attainments = replace(found, measurements=recomputed).attainments
     # Each record has the verdict of its own point; table and report also compare the repetitions.
-    recorded, again = (table.rows(table.tidy(items, accounts)) for items in (found.measurements, recomputed))
+    recorded, again = (table.rows(table.tidy(items, accounts, attainments)) for items in (found.measurements, recomputed))
     yield from compare_rows(_RECORD, _recorded(recorded, sealed_by.format), again)
     recomputed = repetitions.judged(recomputed, repetitions.limit(found.config))
-    expected = table.tidy(recomputed, accounts)
+    expected = table.tidy(recomputed, accounts, attainments)
     rows += table.rows(expected)
     yield from stated.compare_tables(found.folder, expected)
     if sealed_by.format >= 2:
