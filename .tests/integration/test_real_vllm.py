@@ -24,6 +24,7 @@ import pytest
 import yaml
 import zstandard
 
+from builders import hub_cache
 from integration.harness import ROOT, Checkout, wait_until
 from servemark import verification
 from servemark.measurement.ledger import is_keepable
@@ -146,8 +147,11 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
 
 
 @pytest.mark.faults
-def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
-    """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run."""
+def test_faults_of_live_servers_spare_the_healthy_deployment(fresh, tmp_path):
+    """API server killed, engine killed, server stopped, exit at start, requests refused: one deployment each, one run.
+
+    The model is a snapshot of a Hugging Face cache, a folder of links, with a served name as on the hub.
+    """
     # A different seed each: the ledger key holds a deployment's properties, not its name.
     deployments = {
         name: TINY | {"options": TINY["options"] | {"seed": seed}}
@@ -157,6 +161,8 @@ def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
     # The model's own length, 4096. With max_model_len set, a longer workload would be refused before anything starts.
     del deployments["healthy"]["options"]["max-model-len"]
     fresh.config = real(fresh, deployments)
+    snapshot = hub_cache.make(tmp_path / "hub")
+    fresh.config["models"]["tiny"] = {"source": str(snapshot), "served_name": hub_cache.REPOSITORY}
     # Longer than the server accepts: every response is 400, and the client exits with 0.
     fresh.config["workloads"]["toolong"] = fresh.config["workloads"]["chat"] | {
         "input_tokens": 4200,
@@ -189,6 +195,8 @@ def test_faults_of_live_servers_spare_the_healthy_deployment(fresh):
     assert failure["remedy"]
     rows = fresh.rows()
     assert rows["healthy", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
+    assert fresh.record("models/tiny/manifest.json")["path"] == str(snapshot)
+    assert hub_cache.REPOSITORY in fresh.points("healthy")["chat-c2-r1"]["client_argv"]
     for key, row in rows.items():
         if key != ("healthy", "chat-c2-r1"):
             assert (row["verdict"], row["output_tokens_per_s"], row["ttft_p50_ms"]) == ("INVALID", "", ""), key

@@ -70,9 +70,9 @@ def living(checkout: Checkout) -> list[dict]:
     return json.loads(done.stdout)
 
 
-def complete(url: str, key: str | None, count: int = 4) -> httpx.Response:
+def complete(url: str, key: str | None, count: int = 4, model: str = "tiny") -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    body = {"model": "tiny", "prompt": "Hello", "max_tokens": count}
+    body = {"model": model, "prompt": "Hello", "max_tokens": count}
     return httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=30, trust_env=False)
 
 
@@ -86,6 +86,7 @@ def assert_nothing_left(checkout: Checkout) -> None:
 
 
 def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
+    only_a.config["models"]["tiny"]["served_name"] = name = "openai/tiny-20b"
     running = serve(only_a)
     folder = endpoint(only_a)
     key_file = (attempt(only_a) / "api-key").resolve()
@@ -99,7 +100,9 @@ def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
     said = [line["text"] for line in only_a.progress() if line["stage"] == "hold_endpoint"]
     assert url in said[0] and any(how_to_use.NAME in text for text in said) and not any(key in text for text in said)
 
-    assert complete(url, key).json()["usage"]["completion_tokens"] == 4
+    assert complete(url, key, model=name).json()["usage"]["completion_tokens"] == 4
+    listed = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}, trust_env=False).json()
+    assert [one["id"] for one in listed["data"]] == [name] and page.count(f'"{name}"') == 2
     assert {complete(url, given).status_code for given in (None, "wrong")} == {401}
     curl = re.search(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
     printed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=30)

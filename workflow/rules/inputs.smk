@@ -91,6 +91,7 @@ def deployment_parameters(wildcards):
         "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
         "inherited": inherited,
         "contents": named,
+        "served_name": experiment.config.served_name(deployment.model),
     }
 
 

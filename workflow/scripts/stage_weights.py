@@ -1,6 +1,5 @@
 """Make, download or find a model's files, and hash them."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servemark.config.load import read_resolved
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
 
 name = snakemake.wildcards.model
 with stage("stage_weights", name, snakemake.log[0]) as here:
-    cache = Path(read_resolved(snakemake.input.settings).cache)
+    config = read_resolved(snakemake.input.settings)
     dummy = snakemake.params.load_format == "dummy"
-    manifest = staging.stage(name, snakemake.params.source, cache, here.progress, dummy=dummy)
+    manifest = staging.stage(name, snakemake.params.source, config.cache, here.progress, hub=config.hub_cache, dummy=dummy)
     manifest.write(snakemake.output.manifest)
     here.progress.say(f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters")

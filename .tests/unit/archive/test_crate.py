@@ -9,6 +9,7 @@ from datetime import datetime
 from urllib.parse import unquote
 
 import pytest
+from huggingface_hub import constants
 
 from builders import archived_run, report_data
 from builders.archived_run import FAILED
@@ -106,6 +107,14 @@ def test_missing_or_damaged_record_stops_archive(run, name, text, reason):
         contents.archive(run.folder, run.root / "envs", run.root / "out" / "demo.tar.zst", {})
     assert caught.value.reason == reason and name in caught.value.what
     assert not (run.root / "out").exists()
+
+
+def test_stored_login_of_the_hub_in_a_file_stops_archive(run, monkeypatch):
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(run.root / "token"))
+    (run.root / "token").write_text("login-of-another-form\n")
+    run.write("logs/stage_weights/tiny.log", "sent login-of-another-form\n")
+    with pytest.raises(ServemarkError, match=r"tiny\.log"):
+        contents.archive(run.folder, run.root / "envs", run.root / "out" / "demo.tar.zst", {})
 
 
 def test_invalid_time_stops_archive(run):

@@ -184,6 +184,12 @@ def test_number_as_run_name_is_accepted():
     assert validate(small(run=2026)).run == "2026"
 
 
+@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen3", "llama3:8b", "a/b/c_1.2"])
+def test_served_name_of_a_model(name):
+    config = validate(small(models={"tiny": {"source": "builtin:tiny-dense", "served_name": name}, "other": {"source": "./x"}}))
+    assert (config.served_name("tiny"), config.served_name("other")) == (name, "other")
+
+
 def test_cache_inside_the_results_is_refused():
     with pytest.raises(ConfigError, match=r"--config: cache: "):
         validate(small(run="cache"))

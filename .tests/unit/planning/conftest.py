@@ -29,6 +29,7 @@ def planned(tiny):
             "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
         }
         more = {"inherited": changes.pop("inherited", {}), "contents": changes.pop("contents", {})}
+        more["served_name"] = changes.pop("served_name", None)
         spec = DeploymentSpec(
             deployment=Deployment.model_validate(values | changes),
             points=points or [point(1), point(2)],

@@ -76,6 +76,11 @@ def test_keys_of_a_legal_plan_can_be_recomputed(planned, tiny):
     assert found.estimate.max_model_len == 512 and found.estimate.kv_cache_gib == 1.0
 
 
+def test_served_name_is_planned_and_in_no_key(planned):
+    found, named = planned(), planned(served_name="openai/gpt-oss-120b")
+    assert named.served_name == "openai/gpt-oss-120b" and named.points == found.points
+
+
 @pytest.mark.parametrize(
     ("changes", "same"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -249,6 +250,28 @@ def test_contradiction_is_named_with_its_file(run, capsys, change, named):
         assert text in printed, printed
     for text in ("Traceback", "cannot be compared", "changed; its sha256", f"{crate.CRATE} "):
         assert text not in printed, printed
+
+
+@pytest.mark.parametrize("path", ["README.md", "scores.csv"])
+def test_model_digest_by_an_earlier_rule_is_accepted(run, path):
+    """Earlier versions counted all files, then all but documents."""
+
+    def listed(data: dict[str, Any]) -> None:
+        data["files"].append({"path": path, "size": 0, "sha256": hashlib.sha256(b"").hexdigest()})
+        lines = sorted(f"{one['path']} {one['size']} {one['sha256']}\n" for one in data["files"])
+        data["digest"] = hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    run.edit_json("models/tiny/manifest.json", listed)
+    wrong = verification.verify(sealed(run)).wrong
+    assert wrong and not [line for line in wrong if line.startswith("model tiny: digest:")], "only the plans have another digest"
+
+
+def test_served_name_of_a_model_is_that_of_the_plan(run):
+    run.edit_json("config.json", lambda data: data["models"]["tiny"].update(served_name="org/tiny"))
+    assert [line for line in verification.verify(sealed(run)).wrong if line.startswith("plain: served_name:")]
+    for name in ("plain", "ray-tp2", "broken"):
+        run.edit_json(f"deployments/{name}/plan.json", lambda data: data.update(served_name="org/tiny"))
+    assert not [line for line in verification.verify(sealed(run)).wrong if "served_name" in line]
 
 
 def test_build_part_of_a_version_is_no_contradiction(run):

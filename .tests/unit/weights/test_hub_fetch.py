@@ -169,7 +169,7 @@ def home_directory(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_for, number):
-    """Each run is a process of its own. Neither uses xet or files of the home directory."""
+    """Each run is a process of its own. Neither uses xet. Of the home directory, both use the login and no damaged file."""
     content = hub.commits[FIRST]["model.safetensors"] = tensors(12 * MIB)
     hub.faults.append(Fault("/store/", times=1, after=11 * MIB, slow=True))
     hugging_face = home_directory(tmp_path)
@@ -199,7 +199,8 @@ def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_f
     assert [hub.fetched().count(name) for name in small] == [1, 1, 1]
     assert (home(tmp_path) / FIRST / "model.safetensors").read_bytes() == content
     assert not draft.exists() and not (home(tmp_path) / FIRST / ".cache").exists()
-    assert {asked.authorization for asked in hub.asked} == {None}
+    tokens = {asked.path.startswith("/store/"): asked.authorization for asked in hub.asked}
+    assert tokens == {False: "Bearer hf_of_the_home_directory", True: None}
     assert {asked.path.split("/")[1] for asked in hub.asked} == {"api", "org", "store"}
     assert {asked.path.split("/")[2] for asked in hub.asked if asked.path.startswith("/api")} == {"models"}
     assert sorted(hugging_face.rglob("*")) == before

@@ -3,13 +3,15 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
-from builders import hub_cache
 from servemark.errors import WeightsRefused
+from servemark.files import content
 from servemark.records import Manifest
 from servemark.weights import builtin, manifest
+from servemark.weights.files_read import INDEX
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,19 @@ def test_digest_depends_on_content_and_names_only(model, pristine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "LICENSE", "License.txt", "USE_POLICY.md", "assets/plot.PNG", "paper.pdf", "notes/model card.md"]
+    "name",
+    [
+        "README.md",
+        "LICENSE",
+        "License.txt",
+        "USE_POLICY.md",
+        "assets/plot.PNG",
+        "paper.pdf",
+        "notes/model card.md",
+        "scores.csv",
+        "onnx/config.json",
+        "pytorch_model.bin.index.json",
+    ],
 )
 def test_file_that_no_server_reads_is_listed_and_does_not_count(model, name):
     before = build(model)
@@ -70,7 +84,16 @@ def test_file_that_no_server_reads_is_listed_and_does_not_count(model, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["chat_template.jinja", "generation_config.json", "merges.txt", "modeling_x.py", "original/model.safetensors", "params.json", "x.npz"],
+    [
+        "chat_template.jinja",
+        "generation_config.json",
+        "merges.txt",
+        "modeling_x.py",
+        "consolidated.safetensors",
+        "params.json",
+        "additional_chat_templates/tools.jinja",
+        "x.tiktoken",
+    ],
 )
 def test_file_that_a_server_may_read_changes_the_digest(model, name):
     before = build(model).digest
@@ -105,21 +128,60 @@ def test_weights_of_several_shards_are_added_up(model):
     assert (two.weight_bytes - one.weight_bytes, two.parameters - one.parameters) == (24, 6)
 
 
-@pytest.mark.parametrize("name", ["consolidated.safetensors", "original/model.safetensors"])
-def test_second_form_of_the_weights_is_hashed_but_not_counted(model, name):
+def test_second_form_of_the_weights_is_hashed_but_its_tensors_are_not_added(model):
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)
-    (model / name).parent.mkdir(exist_ok=True)
-    (model / name).write_bytes(safetensors(header, b"\0" * 24))
+    (model / "consolidated.safetensors").write_bytes(safetensors(header, b"\0" * 24))
     two = build(model)
-    assert name in {file.path for file in two.files} and two.digest != one.digest
+    assert "consolidated.safetensors" in {file.path for file in two.files} and two.digest != one.digest
     assert (two.weight_bytes, two.parameters) == (one.weight_bytes, one.parameters)
+
+
+@pytest.mark.parametrize(
+    "name", ["original/model.safetensors", "pytorch_model.bin", "metal/model.bin", "w.PTH", "optimizer.pt", "o/x.pkl", "x.gguf", "x.h5"]
+)
+def test_weights_that_vllm_does_not_load_are_ignored_with_a_note(model, told, name):
+    one = build(model)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_bytes(b"never read")
+    two = manifest.build("tiny", "builtin:tiny-dense", model, None, told)
+    assert two.ignored == (name,) and two.model_copy(update={"ignored": ()}) == one
+    assert [name in words for words in told.words] == [True]
+    manifest.verify(one)
+    manifest.verify(two)
+    (model / name).unlink()
+    manifest.verify(two)
+
+
+def test_shard_in_a_folder_counts_if_the_index_names_it(model):
+    header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    (model / "parts").mkdir()
+    (model / "parts" / "1.safetensors").write_bytes(safetensors(header, b"\0" * 24))
+    (model / INDEX).write_text(json.dumps({"weight_map": {"a": "parts/1.safetensors"}}))
+    one = build(model)
+    assert one.weight_bytes == 24 and one.ignored == ()
+    (model / "parts" / "1.safetensors").write_bytes(safetensors(header, b"\1" * 24))
+    with pytest.raises(WeightsRefused, match=r"changed: parts/1\.safetensors"):
+        manifest.verify(one)
+    assert build(model).digest != one.digest
+
+
+def test_own_code_of_a_model_may_read_every_file(model):
+    (model / "scores.csv").write_text("1")
+    one = build(model)
+    (model / "modeling_x.py").write_text("")
+    two = build(model)
+    (model / "scores.csv").write_text("2")
+    (model / "README.md").write_text("words")
+    assert len({one.digest, two.digest, build(model).digest}) == 3
+    (model / "scores.csv").write_text("1")
+    assert build(model).digest == two.digest
 
 
 def test_shard_outside_the_index_is_not_counted(model):
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
     one = build(model)
-    (model / manifest.INDEX).write_text(json.dumps({"weight_map": {"w": "model.safetensors"}}))
+    (model / INDEX).write_text(json.dumps({"weight_map": {"w": "model.safetensors"}}))
     (model / "stale.safetensors").write_bytes(safetensors(header, b"\0" * 24))
     assert build(model).weight_bytes == one.weight_bytes
 
@@ -129,15 +191,6 @@ def test_files_in_folders_and_links_to_them_are_listed(model):
     (model / "original" / "params.json").write_text("{}")
     (model / "alias.json").symlink_to("config.json")
     assert {"original/params.json", "alias.json"} <= {file.path for file in build(model).files}
-
-
-def test_links_of_a_hub_cache_may_lead_to_its_blobs_alone(tmp_path):
-    snapshot = hub_cache.make(tmp_path)
-    assert manifest.verify(built := build(snapshot)) is None and built.bytes == sum(p.stat().st_size for p in snapshot.iterdir())
-    (snapshot / "out.txt").symlink_to("/etc/hostname")
-    with pytest.raises(WeightsRefused) as caught:
-        build(snapshot)
-    assert caught.value.reason == "link_leaves_directory"
 
 
 def truncate(path, size):
@@ -150,25 +203,30 @@ BREAKAGES = {
     "config not an object": (lambda d: (d / "config.json").write_text("[]"), "config.json", "weights_broken"),
     "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), "tokenizer.json", "tokenizer_missing"),
     "no weights": (lambda d: (d / "model.safetensors").unlink(), "model.safetensors", "weights_missing"),
-    "pickle in a folder": (
-        lambda d: ((d / "o").mkdir(), (d / "o" / "w.PTH").write_text("")),
-        "o/w.PTH",
-        "pickle_weights",
-    ),
     **{
-        f"pickle {suffix}": (
-            lambda d, suffix=suffix: (d / f"weights{suffix}").write_text(""),
-            f"weights{suffix}",
+        f"no weights but {name}": (
+            lambda d, name=name: (d / "model.safetensors").rename(d / name),
+            name,
             "pickle_weights",
         )
-        for suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+        for name in ("weights.bin", "weights.pt", "w.PTH", "weights.ckpt", "weights.pkl")
     },
+    "no weights but another program's": (
+        lambda d: (d / "model.safetensors").rename(d / "model.gguf"),
+        "model.safetensors",
+        "weights_missing",
+    ),
+    "missing shard by its number": (
+        lambda d: (d / "model.safetensors").rename(d / "model-00001-of-00002.safetensors"),
+        "model-00002-of-00002.safetensors",
+        "shard_missing",
+    ),
     "missing shard": (
-        lambda d: (d / manifest.INDEX).write_text(json.dumps({"weight_map": {"a": "model-00002-of-2.safetensors"}})),
+        lambda d: (d / INDEX).write_text(json.dumps({"weight_map": {"a": "model-00002-of-2.safetensors"}})),
         "model-00002-of-2.safetensors",
         "shard_missing",
     ),
-    "index without a map": (lambda d: (d / manifest.INDEX).write_text("{}"), manifest.INDEX, "weights_broken"),
+    "index without a map": (lambda d: (d / INDEX).write_text("{}"), INDEX, "weights_broken"),
     "cut in the data": (lambda d: truncate(d / "model.safetensors", 100_000), "model.safetensors", "weights_truncated"),
     "cut in the header": (lambda d: truncate(d / "model.safetensors", 100), "model.safetensors", "weights_truncated"),
     "cut to 3 bytes": (lambda d: truncate(d / "model.safetensors", 3), "model.safetensors", "weights_truncated"),
@@ -226,6 +284,7 @@ def test_unreadable_file_is_refused_by_name(model, name, monkeypatch):
 
     monkeypatch.setattr(type(model), "open", deny)
     monkeypatch.setattr(type(model), "read_bytes", lambda self: self.open("rb").read())
+    monkeypatch.setattr(content, "open", lambda path, mode: deny(Path(path), mode), raising=False)
     with pytest.raises(WeightsRefused) as caught:
         build(model)
     assert caught.value.reason == "weights_unreadable" and name in caught.value.what
@@ -267,6 +326,7 @@ def test_verify_names_every_difference(model):
     record = build(model)
     (model / "generation_config.json").unlink()
     (model / "new.txt").write_text("")
+    (model / "README.md").write_text("not compared")
     truncate(model / "model.safetensors", 1000)
     (model / "tokenizer.json").open("a").write(" ")
     text = (model / "config.json").read_text()

@@ -10,6 +10,7 @@ from servemark.machine import git_state
 from servemark.records import Environment, Plan
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
+from servemark.weights import hub_token
 
 # Live records, the supervisor's own files and secrets. jobs.jsonl and guard.log still grow during sealing; accounting.json sums them up.
 _LEFT_OUT = {
@@ -66,7 +67,7 @@ def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[st
         ArchiveRefused: a file contains a secret or cannot be archived. No file was written.
         ServemarkError: a record is missing or damaged.
     """
-    secrets = known_secrets(run_folder, environ)
+    secrets = known_secrets(run_folder, environ) | hub_token.stored()
     return sealing.seal(archived_files(run_folder, envs), destination, secrets=secrets, describe=functools.partial(describe, run_folder))
 
 

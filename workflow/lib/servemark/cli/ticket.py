@@ -18,6 +18,7 @@ from servemark.machine import git_state
 from servemark.processes import identity
 from servemark.records import utc_now, write_atomically
 from servemark.security.redaction import Redactor
+from servemark.weights import hub_token
 from snakemake_executor_plugin_slurm_guarded import commands, journal
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
@@ -51,7 +52,7 @@ def write(run_folder: Path, output: Path, longest: int = LONGEST) -> dict[str, i
         there = ", ".join(sorted(path.parent.name for path in run_folder.parent.glob("*/config.json"))) or "none"
         raise NoSuchRun(f"There is no run {run_folder.name!r} here; there are: {there}.", do="Call it in the checkout.")
     keys = [path.read_text() for name in supervisor.SECRETS for path in run_folder.glob(f"*/*/attempts/*/{name}")]
-    redact, left_out, size = Redactor(keys), [], 0
+    redact, left_out, size = Redactor([*keys, *hub_token.stored()]), [], 0
     members: dict[str, bytes] = {}
     for path in _files(run_folder):
         name = str(path.relative_to(run_folder))

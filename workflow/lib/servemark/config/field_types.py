@@ -23,6 +23,7 @@ from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
+SERVED_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*$"
 VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
 OPTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 # A file name, at most 255 bytes, can contain the names of run, deployment and point.
@@ -238,6 +239,8 @@ _RATE = {"type": "number", "minimum": 0.001, "maximum": 100_000}
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 RunName = Annotated[str, Field(pattern=RUN_PATTERN, max_length=NAME_LENGTH), BeforeValidator(_run_text)]
+# Also within a URL, JSON and a shell's quotes. Names of the hub have one slash.
+ServedName = Annotated[str, Field(pattern=SERVED_PATTERN, max_length=NAME_LENGTH)]
 Flag = Annotated[bool, Field(strict=True)]
 Amount = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]

@@ -19,6 +19,7 @@ from servemark.config.field_types import (
     Port,
     RunName,
     Seconds,
+    ServedName,
     ServeOptions,
     Source,
     Variables,
@@ -40,9 +41,15 @@ class Model(Strict):
 
     source: Source = Field(
         description="source of the model: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), a "
-        "folder, or `hf:ORG/NAME@REVISION` of the Hugging Face hub. REVISION is a branch, a tag or a commit; default `main`. servemark "
-        "fetches it from the hub once into the cache. For a gated or private model export `HF_TOKEN` where snakemake "
-        "starts, and keep `stage_on: login` in the cluster file"
+        "folder, also a snapshot of a Hugging Face cache, or `hf:ORG/NAME@REVISION` of the Hugging Face hub. REVISION is a branch, a tag "
+        "or a commit; default `main`. servemark takes it from a Hugging Face cache on this machine, else fetches it from the hub once into "
+        "the cache. For a gated or private model export `HF_TOKEN` where snakemake starts, or log in with `hf auth login`, and keep "
+        "`stage_on: login` in the cluster file"
+    )
+    served_name: ServedName | None = Field(
+        default=None,
+        description="name of the model for clients, such as `openai/gpt-oss-120b`; default its key under `models`. It is no part of the "
+        "ledger key",
     )
     trust_remote_code: Flag = Field(
         default=False, description="let vLLM run Python code from the model's folder; the plan and every measurement state it"
@@ -105,6 +112,8 @@ class Deployment(Strict):
         # servemark_*: names of our own loader (random_weights.LOAD_FORMAT).
         if str(options.get("load-format")).startswith(("dummy", "servemark_")):
             raise refuse("set `load_format: dummy` of the model instead, so that records state it", at=("load-format",))
+        if options.get("load-format") in ("pt", "npcache"):
+            raise refuse("loads Python pickles, which run code and which servemark does not hash; use safetensors", at=("load-format",))
         return options
 
 
@@ -187,6 +196,11 @@ class Config(Strict):
         validate_default=True,
         description="folder that runs share: environments, models, compiled code, ledger; a cluster file's `cache` takes precedence",
     )
+    hub_cache: Location | None = Field(
+        default=None,
+        description="a further Hugging Face cache, such as a site's shared one, where servemark looks for `hf:` models before it fetches "
+        "them. It always looks in those of `HF_HUB_CACHE` and `HF_HOME` and in `~/.cache/huggingface/hub`",
+    )
     share_ledger: Flag = Field(default=False, description="true: all runs with this cache share one ledger of finished measurements")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")
     prices: Prices | None = Field(
@@ -199,6 +213,22 @@ class Config(Strict):
         description="INVALID points that the final check accepts as gaps: `false` (none), `true` (all) or patterns such as "
         "`plain/chat-c8-*`",
     )
+
+    @field_validator("models")
+    @classmethod
+    def _served_names(cls, models: dict[str, Model]) -> dict[str, Model]:
+        names: dict[str, str] = {}
+        for name, model in models.items():
+            served = model.served_name or name
+            if other := names.get(served):
+                place = (name, "served_name") if model.served_name else (other, "served_name")
+                raise refuse(f"models.{other} and models.{name} have the same served name; give each model its own", at=place)
+            names[served] = name
+        return models
+
+    def served_name(self, model: str) -> str:
+        """Return the name under which clients know a model."""
+        return self.models[model].served_name or model
 
     @property
     def ledger_folder(self) -> Path:

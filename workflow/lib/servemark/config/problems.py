@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
-from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, VARIABLE_PATTERN, nearest
+from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, SERVED_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
 from servemark.config.positions import MISSING, Source, find, value_at
 from servemark.config.prices import Prices
@@ -25,6 +25,7 @@ Loc = tuple[Any, ...]
 _PATTERNS = {
     NAME_PATTERN: "lower-case letters, digits, dots and dashes, with a letter or digit first",
     RUN_PATTERN: "lower-case letters, digits, dots, dashes and underscores, with a letter or digit first",
+    SERVED_PATTERN: "such as openai/gpt-oss-120b: letters, digits, and . _ - : within parts that a slash separates",
     VARIABLE_PATTERN: "upper-case letters, digits and underscores",
     OPTION_PATTERN: "letters, digits and dashes",
     WORD_PATTERN: "one word",

@@ -14,6 +14,7 @@ from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
+from servemark.files.content import Hashes
 from servemark.measurement import contents
 from servemark.measurement.ledger import Ledger
 from servemark.nodes import allocation
@@ -94,7 +95,7 @@ def _model(here: StageContext, launcher: Launcher) -> str:
     manifest, site = here.manifest, here.config.cluster
     if site is None or site.local_models is None:
         here.progress.say("checking the model's files against their manifest")
-        verify(manifest)
+        verify(manifest, hashes=Hashes(here.config.cache, manifest.path))
         return manifest.path
     folder = on_node("local_models", site.local_models)
     servers = launcher.alloc.nodes[: here.plan.topology.nodes]

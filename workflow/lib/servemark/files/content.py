@@ -55,20 +55,21 @@ class Hashes:
                 stored = json.loads(self._store.read_bytes())
                 self._known = {path: ((size, mtime, ctime, inode), sha) for path, (size, mtime, ctime, inode, sha) in stored.items()}
 
-    def of(self, paths: Sequence[str], tell: Tell = _silent) -> list[str | None]:
+    def of(self, paths: Sequence[str], tell: Tell = _silent, together: int = _TOGETHER) -> list[str | None]:
         """Return the sha256 (hex) of each file; None for one that does not exist, is no file, or that this user may not read.
 
         Args:
             tell: called during the work with the number of bytes read so far.
+            together: files that a thread takes at once; 1 for large files.
 
         Raises:
             OSError: a file cannot be read for another reason.
         """
-        together = [paths[first : first + _TOGETHER] for first in range(0, len(paths), _TOGETHER)]
+        portions = [paths[first : first + together] for first in range(0, len(paths), together)]
         found: list[str | None] = []
         read = 0
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for digests, size in pool.map(self._some, together):
+            for digests, size in pool.map(self._some, portions):
                 found += digests
                 read += size
                 tell(read)

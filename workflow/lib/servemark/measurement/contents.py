@@ -23,7 +23,7 @@ from servemark.files import content
 from servemark.files.content import Hashes
 from servemark.measurement.key import PLACE_OPTIONS
 from servemark.variables import table
-from servemark.weights.manifest import is_read
+from servemark.weights.files_read import is_document
 
 WRITTEN = (
     "*[-_]dir", "*[-_]cache", "*cache[-_]path*", "*cache[-_]root*", "*storage*", "*disk*", "*offload*", "*dump*", "*profil*", "*trace*",
@@ -79,7 +79,7 @@ def _hashes(cache: Path, path: str) -> Hashes:
 def _digest(path: str, cache: Path, *, keep: bool) -> str | None:
     hashes = _hashes(cache.absolute(), path)
     # A README in a draft model's folder is as little read as one in the model's.
-    wanted = is_read if os.path.isfile(os.path.join(path, "config.json")) else None
+    wanted = _is_no_document if os.path.isfile(os.path.join(path, "config.json")) else None
     said: list[str] = []
 
     def tell(read: int) -> None:
@@ -91,6 +91,10 @@ def _digest(path: str, cache: Path, *, keep: bool) -> str | None:
     if keep:
         hashes.save()
     return found
+
+
+def _is_no_document(name: str) -> bool:
+    return not is_document(name)
 
 
 def by_content(values: Mapping[str, Any], contents: Mapping[str, str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class DeploymentSpec(Strict):
         inherited: inherited environment variables that reach the server and may change results (``variables/passed_on.py``), except the
             variables of ``cluster`` and ``deployment``. The ledger key makes no difference between them.
         contents: path in options or variables -> sha256 of its content.
+        served_name: None for the model's key in the configuration.
     """
 
     deployment: Deployment
@@ -35,6 +36,7 @@ class DeploymentSpec(Strict):
     cluster: Site | None = None
     inherited: dict[str, str] = {}
     contents: dict[str, str] = {}
+    served_name: str | None = None
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
@@ -94,7 +96,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         environment=deployment.environment,
         model_digest=manifest.digest,
         environment_digest=check.digest,
-        served_name=deployment.model,
+        served_name=spec.served_name or deployment.model,
         topology=topology,
         options=options,
         variables=variables,

@@ -135,6 +135,7 @@ class Manifest(Record):
     weight_bytes: int | None = Field(description="bytes of all tensors in the safetensors files; null: random weights, none are stored")
     parameters: int = Field(description="number of parameters: from the safetensors headers, else from the model's shape")
     load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; only config and tokenizer are files")
+    ignored: tuple[str, ...] = Field(default=(), description="weights in the directory that vLLM does not load; not hashed")
 
     @property
     def vocabulary(self) -> int | None:

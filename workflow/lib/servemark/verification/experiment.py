@@ -49,14 +49,14 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
 def read(data: Mapping[str, Any]) -> Config:
     """Return the configuration of a run with its sweeps expanded, without looking at this machine.
 
-    Sources of models and the cache are places on the machine of the run, so they are left out.
+    Sources of models and the caches are places on the machine of the run, so they are left out.
 
     Raises:
         ServemarkError, ValueError, TypeError, AttributeError: it is not a configuration of this version.
     """
     models = {name: {**model, "source": "builtin:tiny-dense"} for name, model in data["models"].items()} if "models" in data else {}
     cluster = {**data["cluster"], "cache": None} if data.get("cluster") else None
-    left = {name: value for name, value in data.items() if name != "cache"}
+    left = {name: value for name, value in data.items() if name not in ("cache", "hub_cache")}
     return expand(Config.model_validate({**left, "models": models, "cluster": cluster}))
 
 
@@ -76,7 +76,7 @@ def _deployment(found: RunRecords, config: Config, plan: Plan, asked: Deployment
     own = {
         "model": asked.model,
         "environment": asked.environment,
-        "served_name": asked.model,
+        "served_name": config.served_name(asked.model),
         "topology": asked.topology.record().model_dump(),
         "modules": site.modules if site else (),
         "variables": _variables(found, plan, (dict(site.variables) if site else {}) | asked.variables, older),

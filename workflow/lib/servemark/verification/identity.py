@@ -11,6 +11,7 @@ from servemark.report.gather import RunRecords, locate
 from servemark.verification.facts import Finding, Stated, differ, guarded, words
 from servemark.weights import manifest as manifests
 from servemark.weights.architecture import Architecture
+from servemark.weights.files_read import is_document
 
 _MOST_BYTES = 8
 """Bytes of the largest element of a safetensors file (F64, I64, U64)."""
@@ -43,7 +44,7 @@ def follows(stated: str, deployment: Any, point: Any) -> bool:
 def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
     file = f"models/{name}/manifest.json"
     size, own = sum(one.size for one in manifest.files), Stated(f"the list of files in {file}", manifests.digest(manifest.files))
-    if not older or manifest.digest != _of_all_files(manifest):
+    if manifest.digest not in _by_earlier_rules(manifest):
         yield from differ(f"model {name}: digest", Stated(file, manifest.digest), own)
     yield from differ(f"model {name}: bytes", Stated(file, manifest.bytes), Stated(own.file, size))
     if manifest.load_format == "dummy":
@@ -61,10 +62,11 @@ def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
         yield f"model {name}: {file} states {manifest.parameters} parameters, which do not fit {tensors} bytes of tensors."
 
 
-def _of_all_files(manifest: Manifest) -> str:
-    """Return a model's digest as in ledger keys of format 2: of all its files, also those that no server reads."""
-    lines = sorted(f"{one.path} {one.size} {one.sha256}\n" for one in manifest.files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+def _by_earlier_rules(manifest: Manifest) -> set[str]:
+    """Return a model's digests as earlier versions formed them: of all its files, and of all but documents."""
+    lines = sorted((f"{one.path} {one.size} {one.sha256}\n", one.path) for one in manifest.files)
+    every, others = "".join(line for line, _ in lines), "".join(line for line, path in lines if not is_document(path))
+    return {hashlib.sha256(text.encode()).hexdigest() for text in (every, others)}
 
 
 def _environment(found: RunRecords, name: str) -> Iterator[str]:

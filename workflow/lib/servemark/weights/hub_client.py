@@ -15,7 +15,8 @@ from huggingface_hub.utils import disable_progress_bars, logging
 
 from servemark.files import storage
 from servemark.progress import Progress
-from servemark.weights.hub_refusals import endpoint, refused, token
+from servemark.weights import hub_token
+from servemark.weights.hub_refusals import endpoint, refused
 from servemark.weights.hub_source import HubSource, RemoteFile, is_commit
 
 LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
@@ -77,10 +78,11 @@ def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, An
     Raises:
         WeightsRefused: the hub refuses or cannot be reached.
     """
-    if not (token().isascii() and token().isprintable()):
+    token = hub_token.find().text
+    if not (token.isascii() and token.isprintable()):
         raise refused(source, "hub_unauthorised", "it contains characters that are not allowed in a token")
-    # False, because with None the library looks for a token in the home directory.
-    access: dict[str, Any] = {"endpoint": endpoint(), "token": token() or False}
+    # False, because with None the library looks for a token itself.
+    access: dict[str, Any] = {"endpoint": endpoint(), "token": token or False}
     pauses = iter(PAUSES_S)
     with futures.ThreadPoolExecutor(1) as pool:
         while True:
@@ -108,7 +110,7 @@ def _explain(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, HfHubHTTPError):
         status, code = error.response.status_code, error.response.headers.get("X-Error-Code", "")
         reason = CODES.get(code) or STATUSES.get(status, "hub_out_of_order" if status >= 500 else "hub_refused")
-        if status == 401 and token() and code not in CODES:
+        if status == 401 and hub_token.find().text and code not in CODES:
             reason = "hub_unauthorised"
         # Not the error's own text: it may quote a signed address of the hub's store.
         return reason, f"{status} {error.server_message or ''}", status in (408, 429) or status >= 500

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servemark.errors import WeightsRefused
+from servemark.weights import hub_token
 
 if TYPE_CHECKING:
     from servemark.weights.hub_source import HubSource
@@ -16,7 +17,7 @@ _PARTIAL = ("The repository {name} is not a complete model", "Use a complete che
 _COMMAND = "run `hf download {name} --revision {revision} --local-dir DIR` and set `source: DIR`."
 TEXTS = {
     "hub_gated": ("The model {name} is gated", "Accept its licence on that page and wait until access is granted."),
-    "hub_unauthorised": ("The hub does not accept HF_TOKEN", "Create a token with read access, or unset HF_TOKEN."),
+    "hub_unauthorised": ("The hub does not accept the token", "Create a token with read access, or remove this one."),
     "hub_forbidden": ("The hub denies access to {name}", "Give the token read access to this repository."),
     "hub_repository_missing": ("The hub has no model {name}, or your account may not see it", "Check the spelling of ORG/NAME."),
     "hub_revision_missing": ("The model {name} has no revision {revision}", "Set a branch, a tag or a full commit."),
@@ -29,7 +30,7 @@ TEXTS = {
     "hub_digest_differs": ("A file of {name} differs from the one that the hub lists, and was removed",
         "If the error repeats, a proxy, a mirror (HF_ENDPOINT) or the disk changes the content."),
     "hub_file_too_large": ("{name} has a file that is too large for a download over plain HTTP", f"Instead, {_COMMAND}"),
-    "hub_offline": ("The model {name}@{revision} is not in the cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
+    "hub_offline": ("The model {name}@{revision} is in no cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set",
         "If this machine reaches the hub, unset the variable. Or copy the folder named above from another cache. "
         f"Or on another machine {_COMMAND}"),
     "disk_full": ("The disk has no space for {name}", "Free space, or set `cache` to a folder on another disk."),
@@ -49,12 +50,12 @@ def refused(source: HubSource, reason: str, quoted: str = "", look: Path | None 
         look: where to look; by default the model's page.
     """
     what, do = (text.format(name=source.repository, revision=source.revision) for text in TEXTS[reason])
+    token = hub_token.find()
     if reason in ACCOUNT:
-        state = "set" if token() else "not set"
-        do += f" HF_TOKEN is {state}: export it in the shell that starts snakemake, never in the configuration."
+        do += f" {token.origin} Export HF_TOKEN in the shell that starts snakemake, or log in with `hf auth login`."
     if "SLURM_JOB_ID" in os.environ and reason in (*ACCOUNT, "hub_unreachable", "hub_offline"):
         do += " Jobs do not get HF_TOKEN and often cannot reach the hub: set `stage_on: login` in the cluster file."
-    quoted = " ".join(quoted.replace(token() or "\0", "***").split())[:300].rstrip(".")
+    quoted = " ".join(quoted.replace(token.text or "\0", "***").split())[:300].rstrip(".")
     # Without the user name and password that an endpoint may have.
     page = f"{re.sub('//[^/]*@', '//', endpoint())}/{source.repository}"
     what += f" ({quoted})." if quoted else "."
@@ -64,8 +65,3 @@ def refused(source: HubSource, reason: str, quoted: str = "", look: Path | None 
 def endpoint() -> str:
     """Return the address of the hub, from ``HF_ENDPOINT`` or its default."""
     return os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or "https://huggingface.co"
-
-
-def token() -> str:
-    """Return ``HF_TOKEN``; empty if it is not set."""
-    return os.environ.get("HF_TOKEN", "").strip()

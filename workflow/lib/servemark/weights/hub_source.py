@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servemark.weights import hub_refusals
-from servemark.weights.manifest import TOKENIZER_FILES, is_weights, loaded
+from servemark.weights.files_read import READ, TOKENIZER_FILES, is_weights, loaded
 
 PREFIX = "hf:"
 DEFAULT_REVISION = "main"
@@ -17,11 +17,7 @@ _REPOSITORY = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"(?!.*(?:\.\.|//))[A-Za-z0-9_](?:[A-Za-z0-9._/+-]{0,198}[A-Za-z0-9_+-])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 SINGLE = "model.safetensors"
-OTHERS = re.compile(
-    r"(?!\.|.*\.index\.json$)[^/]*\.(json|txt|model|model\.v[0-9][^/]*|tiktoken|jinja|py)|(LICEN[CS]E|NOTICE|USE_POLICY)[^/]*"
-    r"|model\.safetensors\.index\.json|additional_chat_templates/[^/.][^/]*\.jinja"
-)
-"""Config, tokenizer, chat templates, licence, the index of the weights, and code; code runs only with ``trust_remote_code``."""
+LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)[^/]*")
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class RemoteFile:
 
 
 def choose(source: HubSource, listed: Collection[str], shards: Collection[str] | None, *, dummy: bool = False) -> list[str]:
-    """Return the sorted paths that a server needs: :data:`OTHERS` and, without ``dummy``, one form of the safetensors weights.
+    """Return the sorted paths that a server needs, the licence and, without ``dummy``, one form of the safetensors weights.
 
     The weights are the shards of the index, else ``model.safetensors``, else the result of :func:`loaded`.
 
@@ -90,7 +86,8 @@ def choose(source: HubSource, listed: Collection[str], shards: Collection[str] |
         WeightsRefused: config.json, tokenizer, safetensors or a shard is missing, or a path leaves the folder.
     """
     weights = [] if dummy else loaded(listed, [SINGLE] if SINGLE in listed and shards is None else shards)
-    others = [path for path in listed if OTHERS.fullmatch(path) and not (dummy and is_weights(path))]
+    wanted = (path for path in listed if READ.fullmatch(path) or LICENCE.fullmatch(path))
+    others = [path for path in wanted if not (dummy and is_weights(path))]
     chosen = sorted({*weights, *others})
     for reason, missing in {
         "config_missing": [] if "config.json" in listed else ["config.json"],

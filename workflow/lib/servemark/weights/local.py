@@ -23,7 +23,8 @@ from filelock import FileLock
 from servemark.errors import WeightsRefused
 from servemark.files import storage
 from servemark.records import Manifest, ModelFile
-from servemark.weights.manifest import is_read, verify
+from servemark.weights.files_read import counted
+from servemark.weights.manifest import verify
 
 AT_ONCE = 4
 """Files copied at the same time. One stream of a parallel file system is slower than the node's disk."""
@@ -47,7 +48,8 @@ def copy(model: Manifest, folder: Path, private: Callable[[Path], Path]) -> floa
         WeightsRefused: no space is left, or a file differs from the manifest.
     """
     begin = time.monotonic()
-    files = tuple(file for file in model.files if is_read(file.path))
+    read = counted([file.path for file in model.files])
+    files = tuple(file for file in model.files if file.path in read)
     model = model.model_copy(update={"files": files, "bytes": sum(file.size for file in files)})
     target = place(private(folder), model.digest)
     draft = target.with_name(f".{target.name}")

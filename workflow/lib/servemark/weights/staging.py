@@ -1,6 +1,7 @@
 """stage_weights: find, make or download a model's files.
 
-A model of the hub is downloaded once at an exact commit by huggingface_hub, checked, then used offline:
+A model of the hub is used where a cache of huggingface_hub has it (``hub_cache.py``). Otherwise it is downloaded once at an exact commit,
+checked, then used offline:
 
     CACHE/models/hf/ORG--NAME/COMMIT/           the model: appears when every file has the size and digest that the hub lists
     CACHE/models/hf/ORG--NAME/COMMIT-shape/     config and tokenizer only, for models served with random weights
@@ -16,6 +17,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,20 +25,24 @@ from urllib.parse import quote
 
 from servemark.errors import WeightsRefused
 from servemark.files import cache_lock, storage
+from servemark.files.content import Hashes
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
-from servemark.weights import builtin, hub_source, manifest
+from servemark.weights import builtin, hub_cache, hub_source, manifest
+from servemark.weights.files_read import INDEX, is_weights
 from servemark.weights.hub_refusals import refused
 from servemark.weights.hub_source import HubSource, is_commit
+from servemark.weights.hub_token import TRUE
 
 STATED = ".servemark-hub.json"
 SHAPE = "-shape"
 
 
-def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
-    """Make a builtin model, download a model of the hub, or use a local directory; hash every file.
+def stage(name: str, source: str, cache: Path, progress: Progress, *, hub: Path | None = None, dummy: bool = False) -> Manifest:
+    """Make a builtin model, find or download a model of the hub, or use a local directory; hash every file.
 
     Args:
+        hub: a further cache of huggingface_hub.
         dummy: the model is served with random weights and needs only config and tokenizer.
 
     Raises:
@@ -44,7 +50,7 @@ def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: boo
         CacheClosed: the cache takes no files.
     """
     if of_hub := hub_source.parse(source):
-        return stage_hub(name, of_hub, cache, progress, dummy=dummy)
+        return stage_hub(name, of_hub, cache, progress, hub=hub, dummy=dummy)
     if source.startswith("builtin:"):
         directory = _builtin(source.removeprefix("builtin:"), cache, progress)
     else:
@@ -56,7 +62,7 @@ def stage(name: str, source: str, cache: Path, progress: Progress, *, dummy: boo
                 reason="model_missing",
             )
     progress.say(f"hashing {directory}")
-    return manifest.build(name, source, directory, dummy=dummy)
+    return manifest.build(name, source, directory, Hashes(cache, str(directory)), progress, dummy=dummy)
 
 
 def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
@@ -79,21 +85,33 @@ def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
     return directory
 
 
-def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, dummy: bool = False) -> Manifest:
-    """Download a model of the hub unless the cache has it, and hash every file; arguments and errors as of :func:`stage`."""
+def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, hub: Path | None = None, dummy: bool = False) -> Manifest:
+    """Find a model of the hub in a cache, else download it, and hash every file; arguments and errors as of :func:`stage`."""
     home = (cache / "models" / "hf" / source.folder).absolute()
+
+    def look(commit: str | None) -> Manifest | None:
+        """Return the model from a cache of huggingface_hub; None takes the branch's commit from there."""
+        if (snapshot := hub_cache.find(source, commit, hub, progress, dummy=dummy)) is None:
+            return None
+        progress.say(f"hashing {snapshot}")
+        return manifest.build(name, source.stated(snapshot.name), snapshot, Hashes(cache, str(snapshot)), progress, dummy=dummy)
+
     if (found := _staged(source, home, dummy)) is None:
+        if (commit := _commit(source, home)) and (made := look(commit)):
+            return made
         # The same values as in huggingface_hub.
         offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-        if offline.upper() in ("1", "ON", "YES", "TRUE"):
+        if offline.upper() in TRUE:
+            if commit is None and (made := look(None)):
+                return made
             raise refused(source, "hub_offline", look=home)
         # Some parallel file systems have no locks. The digests decide there.
         with cache_lock.held(home / ".lock", lambda: progress.waiting(f"another run downloads {source.repository}")):
             if (found := _staged(source, home, dummy)) is None:
-                return _download(name, source, home, progress, dummy)
+                return _download(name, source, home, progress, look, dummy)
     progress.say(f"hashing {found}")
-    made = manifest.build(name, source.stated(found.name.removesuffix(SHAPE)), found, dummy=dummy)
-    stated = [one for one in _read(found / STATED).get("files", ()) if not (dummy and manifest.is_weights(one["path"]))]
+    made = manifest.build(name, source.stated(found.name.removesuffix(SHAPE)), found, Hashes(cache, str(found)), progress, dummy=dummy)
+    stated = [one for one in _read(found / STATED).get("files", ()) if not (dummy and is_weights(one["path"]))]
     if [file.model_dump() for file in made.files] != stated:
         raise WeightsRefused(
             f"The files of {source.repository} in the cache differ from the downloaded ones.",
@@ -121,6 +139,12 @@ def _reference(source: HubSource, home: Path) -> Path:
     return home / ".refs" / f"{quote(source.revision, safe='')}.json"
 
 
+def _remember(source: HubSource, home: Path, commit: str) -> None:
+    if source.commit is None:
+        resolved = {"revision": source.revision, "commit": commit, "resolved_at": utc_now()}
+        write_atomically(_reference(source, home), json.dumps(resolved, indent=2) + "\n")
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON object; return an empty one if the file is missing or broken."""
     with suppress(OSError, ValueError):
@@ -129,16 +153,27 @@ def _read(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _download(name: str, source: HubSource, home: Path, progress: Progress, dummy: bool) -> Manifest:
+def _download(
+    name: str, source: HubSource, home: Path, progress: Progress, look: Callable[[str | None], Manifest | None], dummy: bool
+) -> Manifest:
     from servemark.weights import hub_client
 
     progress.say(f"requesting the files of {source.repository}@{source.revision} from the hub")
-    commit, listed = hub_client.listing(source, _commit(source, home) or source.revision, progress)
+    known = _commit(source, home)
+    try:
+        commit, listed = hub_client.listing(source, known or source.revision, progress)
+    except WeightsRefused as refusal:
+        if refusal.reason == "hub_unreachable" and known is None and (made := look(None)):
+            return made
+        raise
+    if known is None and (made := look(commit)):
+        _remember(source, home, commit)
+        return made
     draft, finished = home / f".{commit}{SHAPE * dummy}", home / f"{commit}{SHAPE * dummy}"
     _tidy(draft, {path: file.size for path, file in listed.items()})
     shards = None
-    if manifest.INDEX in listed and not dummy:
-        hub_client.download(source, commit, draft, [manifest.INDEX], progress, lambda: None)
+    if INDEX in listed and not dummy:
+        hub_client.download(source, commit, draft, [INDEX], progress, lambda: None)
         shards = manifest.shards(draft)
     paths = hub_source.choose(source, listed.keys(), shards, dummy=dummy)
     sizes = {path: listed[path].size for path in paths}
@@ -148,9 +183,7 @@ def _download(name: str, source: HubSource, home: Path, progress: Progress, dumm
         raise refused(HubSource(source.repository, commit), "hub_file_too_large", large[0])
     if needed > free:
         raise refused(source, "disk_full", f"{storage.size(needed)} needed, {storage.size(free)} free", home)
-    if source.commit is None:
-        resolved = {"revision": source.revision, "commit": commit, "resolved_at": utc_now()}
-        write_atomically(_reference(source, home), json.dumps(resolved, indent=2) + "\n")
+    _remember(source, home, commit)
     progress.say(f"commit {commit}: {len(paths)} files, {storage.size(total)}, {storage.size(needed)} to download")
 
     def wait() -> None:

@@ -1,0 +1,70 @@
+"""Models in the caches of huggingface_hub on this machine, where ``hf download``, transformers and vLLM put them. Nothing is fetched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from servemark.errors import WeightsRefused
+from servemark.progress import Progress
+from servemark.weights import hub_source, manifest
+from servemark.weights.files_read import INDEX, counted
+from servemark.weights.hub_source import HubSource
+
+
+def folders(configured: Path | None) -> list[Path]:
+    """Return the existing caches: the configured one, then those of ``HF_HUB_CACHE``, ``HF_HOME`` and the home folder."""
+    from huggingface_hub import constants
+
+    usual = (constants.HF_HUB_CACHE, f"{constants.HF_HOME}/hub", "~/.cache/huggingface/hub")
+    named = [*([configured] if configured else []), *map(Path, usual)]
+    return list(dict.fromkeys(path for one in named if (path := one.expanduser().absolute()).is_dir()))
+
+
+def find(source: HubSource, commit: str | None, configured: Path | None, progress: Progress, *, dummy: bool = False) -> Path | None:
+    """Return the folder of a complete snapshot; say where it is, or why a snapshot is not used.
+
+    Args:
+        commit: None takes the commit that the source's branch or tag had when it was last fetched into the cache.
+        configured: as of :func:`folders`.
+        dummy: config and tokenizer are enough.
+    """
+    for snapshot in _snapshots(source, commit or source.revision, folders(configured)):
+        try:
+            _require_complete(source, snapshot, dummy)
+        except (WeightsRefused, OSError) as error:
+            what = error.what if isinstance(error, WeightsRefused) else f"it cannot be read ({error.strerror})."
+            progress.say(f"not used: {snapshot}: {what} To complete it: hf download {source.repository} --revision {snapshot.name}")
+            continue
+        progress.say(f"found in a Hugging Face cache: {snapshot}")
+        return snapshot
+    return None
+
+
+def _snapshots(source: HubSource, revision: str, caches: list[Path]) -> Iterator[Path]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    for cache in caches:
+        try:
+            # One file alone: a whole snapshot has more than a server needs.
+            found = snapshot_download(
+                source.repository, revision=revision, cache_dir=cache, local_files_only=True, allow_patterns="config.json"
+            )
+        except (LocalEntryNotFoundError, OSError, ValueError):
+            continue
+        yield Path(found)
+
+
+def _require_complete(source: HubSource, snapshot: Path, dummy: bool) -> None:
+    """Raise WeightsRefused for a snapshot without a file that a server needs, as far as files or the cache's list of them tell."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    present = manifest.examine(snapshot, dummy=dummy).sizes
+    try:
+        tree = get_cached_repo_tree(source.repository, revision=snapshot.name, cache_dir=snapshot.parents[2])
+    except CachedRepoTreeNotFoundError:
+        return
+    shards = manifest.shards(snapshot) if INDEX in present else None
+    needed = counted(hub_source.choose(source, [file.path for file in tree], shards, dummy=dummy))
+    if missing := sorted(needed - present.keys()):
+        raise WeightsRefused(f"{len(missing)} file(s) are missing: {', '.join(missing[:3])}.", reason="weights_missing")
