@@ -8,7 +8,7 @@ SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The lock files list every package, as wheels: pip resolves nothing and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-sandbox lint docs setup setup-test generate lock clean help
+.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-tree slurm-sandbox lint docs setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-unit      the unit tests: two minutes, no network"
 	@echo "make test-integration   the pipeline on the stand-in server, the report in a browser"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names missing packages)"
+	@echo "make test-slurm SLURM=24.11   the same on another release of Slurm: 22.05, 24.11 or newest (made once with debootstrap)"
 	@echo "make test-full      before a release, hours: all other tests, with every fault; writes $(FAULT_TABLE)"
 	@echo "make slurm-sandbox  a shell on that Slurm's login node; it prints three commands to try"
 	@echo "make setup  only the workflow environment (.venv with snakemake and servemark)"
@@ -49,19 +50,27 @@ test-integration: setup-test
 test-real: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration -m "real and not faults and not full"
 
-test-slurm: setup-test
+test-slurm: setup-test slurm-tree
 	$(VENV)/bin/python -m pytest .tests/slurm -m "$(SLURM_TESTS)"
 
 # Without the tests that build a model environment and run real vLLM.
-test-slurm-standin: setup-test
+test-slurm-standin: setup-test slurm-tree
 	$(VENV)/bin/python -m pytest .tests/slurm --ignore=.tests/slurm/real -m "$(SLURM_TESTS)"
+
+# SLURM=24.11 or SLURM=newest: the sandbox's nodes get that release, from a tree of another Debian release; empty: this machine's own.
+SLURM ?=
+export SERVEMARK_SLURM = $(SLURM)
+slurm-tree: setup-test
+	@[ -z "$(SLURM)" ] || { cd .tests/slurm && ../../$(VENV)/bin/python -m sandbox tree "$(SLURM)"; }
 
 # More cases of the tests above: more faults, more topologies, the sandbox itself.
 test-full: setup-test
 	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
+	$(MAKE) test-slurm-standin SLURM=24.11
+	$(MAKE) test-slurm-standin SLURM=newest
 
 # The sandbox has no way out of this machine, so the environment of the tiny model is built before. Everything that the shell starts ends with it.
-slurm-sandbox: setup-test
+slurm-sandbox: setup-test slurm-tree
 	@echo "servemark: the sandbox's nodes reach no package index, so the environment for its runs is built first (once)"
 	@$(VENV)/bin/snakemake --profile profiles/local --config run=sandbox --until build_environment
 	@cd .tests/slurm && ../../$(VENV)/bin/python -m sandbox start $(SANDBOX) $(SANDBOX_OPTIONS) && \

@@ -21,6 +21,11 @@ print('Ray runtime started.', flush=True)
 time.sleep(300)
 """
 DIES = "print('RuntimeError: the redis port is in use'); sys.exit(4)"
+_GROUPS = """
+def placement_group_table():
+    waiting = {'state': 'PENDING', 'bundles': {0: {'GPU': 8.0}, 1: {'GPU': 1.0}}}
+    return {'a': waiting, 'b': {'state': 'CREATED', 'bundles': {0: {'GPU': 1.0}}}}
+"""
 _STARTS = """
 import json, os, sys
 seen = {'env': dict(os.environ), 'argv': sys.argv}
@@ -42,4 +47,9 @@ def put_ray(environment: Environment, head: str = LIVES, nodes: str = "[]", conn
         f"def is_initialized(): return bool(_up)\n"
         f"def init(**options):\n    {connects or 'pass'}\n    _up.append(options)\n"
         f"def nodes(): return {nodes}\n"
+        "def cluster_resources(): return {'CPU': 4.0, 'GPU': 2.0, 'node:127.0.0.1': 1.0}\n"
+        "def available_resources(): return {'CPU': 4.0, 'node:127.0.0.1': 1.0}\n"
     )
+    (package / "util").mkdir()
+    (package / "util" / "__init__.py").touch()
+    (package / "util" / "placement_group.py").write_text(_GROUPS)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sandbox import Options, Sandbox, SandboxError, why_unavailable
+from sandbox import Options, Sandbox, SandboxError, trees, why_unavailable
 from sandbox.__main__ import CHECKOUT
 from sandbox.configuration import gres_conf, slurm_conf
 from sandbox.nodes import shared
@@ -341,11 +341,20 @@ def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.Monk
     monkeypatch.setattr("os.geteuid", lambda: 0)
     absent: Callable[..., str | None] = lambda name, path=None: None if name in ("slurmd", "nft") else f"/bin/{name}"  # noqa: E731
     monkeypatch.setattr("shutil.which", absent)
-    assert why_unavailable(Options(proctrack="linuxproc")) == (
+    assert why_unavailable(Options(proctrack="linuxproc", release="")) == (
         "The Slurm sandbox lacks slurmd, nft. Install with: apt-get install nftables slurmd"
     )
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "needs root" in (why_unavailable() or "")
+
+
+def test_release_without_tree_names_the_command_that_makes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(trees, "FOLDER", tmp_path)
+    reason = why_unavailable(Options(release="24.11"))
+    assert reason and "make slurm-tree SLURM=24.11" in reason and str(tmp_path) in reason
+    with pytest.raises(SandboxError, match="newest"):
+        why_unavailable(Options(release="9.99"))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import trees
 from .options import Options, SandboxError
 from .sandbox import Sandbox
 
@@ -30,6 +31,7 @@ _HELP = {
     "gpus": "pretended GPUs per GPU node",
     "cpus": "pretended cores per node",
     "memory_mb": "pretended memory per node, MiB",
+    "release": "Slurm's release, from a tree (`python -m sandbox tree`); empty: this machine's own",
     "shared_paths": "folders below /tmp or /run that all nodes shall see",
 }
 
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=text)
     for parser_ in commands.choices.values():
         parser_.add_argument("folder", type=Path, metavar="DIR")
+    commands.add_parser("tree", help="make the tree of another release of Slurm").add_argument("release", choices=list(trees.SUITES))
     for name in ("shell", "run"):
         commands.choices[name].add_argument("--node", default="login")
         commands.choices[name].add_argument("--user", default=None, help="an existing user of this machine")
@@ -131,8 +134,11 @@ def _enter(sandbox: Sandbox, argv: Sequence[str], node: str, user: str | None, h
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     chosen = vars(_parser().parse_args(arguments))
-    command, folder = chosen.pop("command"), chosen.pop("folder")
+    command, folder = chosen.pop("command"), chosen.pop("folder", Path())
     try:
+        if command == "tree":
+            print(f"Slurm {chosen['release']}: {trees.make(chosen['release'])}")
+            return 0
         if command == "start":
             return _start(folder, Options(**chosen))
         if command == "stop":

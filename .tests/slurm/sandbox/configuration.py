@@ -50,7 +50,7 @@ variables:
 
 def cgroup_conf() -> str:
     """Return cgroup.conf for a machine with version 1 controllers."""
-    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\n"
+    return "CgroupPlugin=cgroup/v1\n"
 
 
 def slurmdbd_conf(folder: Path) -> str:

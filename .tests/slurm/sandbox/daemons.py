@@ -25,7 +25,7 @@ class Daemons:
         kept = ("SLURM_CONF", "SERVEMARK_SANDBOX")
         environment = self._machine.environment(LOGIN, None)
         settings = [f"PATH={SYSTEM_PATH}", "HOME=/root", *(f"{name}={environment[name]}" for name in kept)]
-        return ["/usr/bin/env", "--ignore-environment", *settings, find(argv[0]), *argv[1:]]
+        return ["/usr/bin/env", "--ignore-environment", *settings, find(argv[0], self._machine.options.release), *argv[1:]]
 
     def command(self, *argv: str, node: str = LOGIN, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command of the sandbox to its end; the caller checks the exit code."""
@@ -86,9 +86,13 @@ class Daemons:
 
     def start_mariadb(self) -> None:
         folder = self._machine.folder
+        # A folder is an empty database. If slurmdbd has to create it, libmariadb 3.4.10 (Debian 13) then refuses every result: "exceeds
+        # maximum allowed number of columns (=0)".
+        (folder / "database/slurm_acct_db").mkdir()
         # The database ends with the sandbox, so it need not be safe on disk.
         argv = [
-            "setsid", "--fork", find("mariadbd"), "--no-defaults", f"--datadir={folder}/database", "--user=root",
+            "setsid", "--fork", find("mariadbd", self._machine.options.release),
+            "--no-defaults", f"--datadir={folder}/database", "--user=root",
             "--socket=/run/mysqld/mysqld.sock", "--skip-networking", "--skip-grant-tables",
             f"--log-error={folder}/log/mariadb.log", "--pid-file=/run/mysqld/mysqld.pid",
             "--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900",

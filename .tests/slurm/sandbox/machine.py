@@ -110,7 +110,7 @@ class Machine:
     def _start_first_init(self) -> None:
         with (self.folder / "log/init.log").open("ab") as log:
             wrapper = subprocess.Popen(
-                nodes.init_argv(None),
+                nodes.init_argv(None, self.options.release),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -124,6 +124,8 @@ class Machine:
         assert wrapper.stdin is not None
         wrapper.stdin.write(b"go\n")
         wrapper.stdin.close()
+        # Nodes copy the mounts of this process, which a shell makes before it becomes the init.
+        wait_for(lambda: _runs_init(int(pid)), 20, f"The root of the sandbox ({self.folder}/log/init.log)")
 
     def _start_node_init(self, node: str) -> None:
         outer = self.init_pid("")
@@ -286,6 +288,10 @@ class Machine:
 
     def forget(self) -> None:
         (self.folder / "sandbox.json").unlink(missing_ok=True)
+
+
+def _runs_init(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(sys.executable.encode() + b"\0")
 
 
 def _rmdir(folder: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import trees
 from .configuration import ADDRESSES, FABRIC, LAN, LAN_ADDRESSES
 from .options import LOGIN, Options, SandboxError
 from .requirements import FREEZER, find
@@ -16,13 +17,18 @@ _PRIVATE = ("/tmp", "/run")  # every node has its own
 _INIT = str(Path(__file__).with_name("init.py"))
 
 
-def init_argv(node: str | None) -> list[str]:
-    """Return the command that makes a node's namespaces (None: those of the whole sandbox) with an init in them."""
+def init_argv(node: str | None, release: str = "") -> list[str]:
+    """Return the command that makes a node's namespaces (None: those of the whole sandbox) with an init in them.
+
+    The first init's root is the tree of ``release``, and the nodes' inits have its root.
+    """
     argv = [find("unshare"), "--pid", "--mount", "--fork"]
+    init = [sys.executable, "-I", "-S", _INIT]
     if node is not None:
         # The sandbox's init reaps it when its parent has ended.
-        argv = [find("setsid"), "--fork", *argv, "--net", "--uts"]
-    return [*argv, sys.executable, "-I", "-S", _INIT]
+        return [find("setsid"), "--fork", *argv, "--net", "--uts", *init]
+    tree = trees.of(release)
+    return [*argv, *(init if tree is None else [find("sh"), "-c", trees.enter_script(tree, init)])]
 
 
 def enter_argv(init: int, argv: Sequence[str], user: str | None, cwd: str) -> list[str]:
@@ -78,6 +84,8 @@ def mount_script(folder: Path, node: str, freezer: Path | None, shared_paths: Se
     lines += [
         "mkdir -p /run/lock /run/keep /run/munge /run/mysqld /run/slurm/spool /run/slurm/etc",
         "chmod 1777 /run/lock",
+        # The folder of the database's socket in Debian's unstable release.
+        "ln -s mysqld /run/mariadbd",
         f"mount --bind {q(f'{folder}/munge/socket')} /run/munge",
         f"mount --bind {q(f'{folder}/etc/hosts')} /etc/hosts",
         # A folder that every user may read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 LOGIN = "login"
@@ -32,6 +33,7 @@ class Options:
         cpus: fake cores per node.
         memory_mb: fake memory per node, MiB.
         shared_paths: folders below /tmp or /run that all nodes see; the sandbox's folder always is one.
+        release: of Slurm, one of ``trees.SUITES``; empty: the machine's own. The default is the environment variable SERVEMARK_SLURM.
     """
 
     accounting: bool = True
@@ -49,6 +51,7 @@ class Options:
     cpus: int = 16
     memory_mb: int = 64000
     shared_paths: tuple[str, ...] = ()
+    release: str = os.environ.get("SERVEMARK_SLURM", "")
 
     def __post_init__(self) -> None:
         if self.proctrack not in ("cgroup", "linuxproc"):

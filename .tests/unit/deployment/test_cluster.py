@@ -53,6 +53,9 @@ def test_a_complete_cluster_is_recorded_with_its_nodes(ray):
     assert started.failure is None and started.seconds > 0
     python = started.nodes[0].python
     assert started.ray_nodes == (RayNode(host="node01", address="127.0.0.1", devices=2, ray="0.0.0+standin", python=python),)
+    (state,) = started.ray_states
+    assert (state.total, state.free) == ({"CPU": 4, "GPU": 2}, {"CPU": 4})
+    assert (len(state.waiting), state.failed) == (1, ())
     (replica,) = started.replicas
     address, port = replica.ray_address.split(":")
     assert (address, int(port)) == ("127.0.0.1", port_plan.of_executor(TOPOLOGY, started.nodes[0], 0)[0])

@@ -7,42 +7,11 @@ import json
 import pytest
 
 from builders.deployed import assert_all_gone
-from builders.paths import FIXTURES
 from builders.places import described
 from builders.standin_torch import put_torch
 from servemark.config.cluster import Site
 from servemark.deployment import fabric
 from servemark.records import Cluster, Fabric, Failure, Topology
-
-NCCL = FIXTURES / "nccl" / "nccl-2.28.9-h200-2nodes-socket.txt"
-
-
-def test_transports_are_read_from_nccl_log():
-    assert fabric.transports(NCCL.read_text()) == (
-        "NET/Socket : Using [0]hsn0:10.77.0.2<0>",
-        "Using network Socket",
-        "via P2P/CUMEM",
-        "via NET/Socket/0",
-        "via NET/Socket/0/Shared",
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB hsn0:10.0.0.1<0>",
-         ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB hsn0:10.0.0.1<0>",)),
-        ("n1:7:7 [0] NCCL INFO Using network AWS Libfabric", ("Using network AWS Libfabric",)),
-        ("n1:7:9 [3] NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA", ("via NET/IB/0/GDRDMA",)),
-        ("n1:7:9 [3] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ("via SHM/direct/direct",)),
-        ("n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so)", ()),
-        ("Using network Socket", ()),
-        ("", ()),
-    ],
-)  # fmt: skip
-def test_transport_is_read_from_a_line_of_nccl(line, found):
-    assert fabric.transports(line) == found
-    assert fabric.transports(f"{line}\n{line}\n") == found, "each once"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +54,7 @@ def test_replay_keeps_records_of_attempt_that_served(deploy):
 def spanning(deploy, slurm, standin_copy, tmp_path):
     """A started deployment with two ranks on each of two nodes, on a stand-in that can all-reduce."""
 
-    def make(fault: str = ""):
+    def make(fault: str = "", require: str = "any"):
         put_torch(standin_copy)
         slurm.devices(node1="0,1", node2="0,1")
         scratch = tmp_path / "scratch"
@@ -93,7 +62,7 @@ def spanning(deploy, slurm, standin_copy, tmp_path):
         plain = deploy(
             environment=described(standin_copy),
             topology=Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="mp"),
-            site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch)),
+            site=Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch), require_transport=require),
             points=1,
             variables={"STANDIN_TORCH": fault},
         )
@@ -109,7 +78,7 @@ def test_all_reduce_uses_servers_variables(spanning, tmp_path):
     found = plain.check(started)
     assert found.failure is None, found.failure
     assert (found.needed, found.backend, found.ranks, found.bytes) == (True, "gloo", 4, fabric.BYTES["gloo"])
-    assert found.transport == ("gloo over TCP",)
+    assert (found.transport, found.transport_kind, found.slow) == (("gloo over TCP",), "tcp", None)
     assert found.interfaces == ("node1: lo (127.0.0.1)", "node2: lo (127.0.0.1)")
     assert found.bus_gib_per_s == round(fabric.bus_bandwidth(found.bytes, 4, found.seconds), 3)
     said = (tmp_path / "fabric.log").read_text()
@@ -127,6 +96,14 @@ def test_all_reduce_uses_servers_variables(spanning, tmp_path):
     assert plain.check(started).failure is None
     assert (tmp_path / "fabric.log").read_text().count("interface eth7 ib rank") == 4, "the user's own interface wins"
     plain.stop()
+    assert_all_gone(plain)
+
+
+def test_transport_that_cluster_file_does_not_allow_ends_deployment(spanning):
+    plain, started = spanning(require="ib")
+    failure = plain.check(started).failure
+    assert (failure.stage, failure.reason, failure.quote) == ("check_fabric", "wrong_transport", ("gloo over TCP",))
+    assert "require_transport" in failure.detail and "require_transport" in failure.remedy
     assert_all_gone(plain)
 
 

@@ -16,13 +16,13 @@ from integration.harness import wait_until
 from servemark import supervisor
 from servemark.config.cluster import Site
 from servemark.config.model import Timeouts
-from servemark.deployment import attempts
+from servemark.deployment import attempts, fabric
 from servemark.measurement import silence
 from servemark.measurement.key import FORMAT, digest
 from servemark.measurement.raw import read_raw
 from servemark.measurement.reasons import MORE_TIME
 from servemark.nodes import allocation
-from servemark.records import Ready, Timeline, Topology
+from servemark.records import Fabric, Ready, Timeline, Topology
 from servemark.report import timelines
 from servemark.run import final_check
 from servemark.supervisor import ownership
@@ -108,6 +108,16 @@ def test_a_suspension_in_slurms_record_makes_the_point_suspect(deploy, monkeypat
     assert plain.ledger.find(record.key) is None and "job 7" in record.reasons[0].detail
     monkeypatch.undo()
     assert plain.measure(2).verdict == "VALID"
+
+
+def test_slow_transport_of_fabric_check_makes_the_points_suspect(deploy):
+    plain = deploy(points=1)
+    plain.up()
+    Fabric(deployment="plain", needed=True, slow="NCCL uses TCP").write(plain.attempt / fabric.KEPT)
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"slow_transport"})
+    stored = plain.measure()
+    assert (stored.verdict, reasons(stored)) == ("SUSPECT", {"slow_transport"}), "from the ledger"
 
 
 def test_damaged_ledger_entry_is_reported_and_remeasured(deploy):

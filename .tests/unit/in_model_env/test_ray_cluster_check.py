@@ -47,7 +47,8 @@ def test_each_difference_names_node_expected_and_found(there, named):
 
 
 def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
-    put_ray(standin_copy, nodes="[]")
+    dead = {"Alive": False, "NodeManagerAddress": "10.0.0.2", "DeathReasonMessage": "the raylet died"}
+    put_ray(standin_copy, nodes=f"[{dead!r}]")
     output = tmp_path / "nodes.json"
     argv = [
         standin_copy.python,
@@ -60,7 +61,14 @@ def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     missing = ray_cluster_check.compare(EXPECTED, [])
     assert len(missing) == 2 and (done.returncode, done.stdout.splitlines()) == (1, missing)
-    assert json.loads(output.read_text()) == {"missing": missing}
+    found = json.loads(output.read_text())
+    assert found["missing"] == missing
+    assert found["state"] == {
+        "total": {"CPU": 4.0, "GPU": 2.0},
+        "free": {"CPU": 4.0},
+        "waiting": ["{'GPU': 8.0}, {'GPU': 1.0}"],
+        "failed": ["10.0.0.2: the raylet died"],
+    }
 
 
 def test_loopback_matches_the_address_that_ray_reports():

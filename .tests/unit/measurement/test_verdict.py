@@ -41,6 +41,14 @@ def test_a_real_result_is_valid():
     assert judgement.figures.request_throughput == pytest.approx(raw.totals["request_throughput"])
 
 
+def test_slow_transport_is_suspect_and_is_read_back_from_record():
+    facts = replace(FINE, slow_transport="NCCL uses TCP")
+    judgement = judge(raw_of(four()), point(), thresholds(), facts)
+    assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {"slow_transport"})
+    record = Measurement(deployment="x", load=point(), key="k", key_format=1, key_parts={}, verdict="INVALID", client_exit_code=0)
+    assert ServerFacts.of(judged(record, judgement)).slow_transport == "NCCL uses TCP"
+
+
 def test_real_result_of_killed_server_is_invalid():
     asked = point(requests=12, concurrency=3, input_tokens=24, output_tokens=200)
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")

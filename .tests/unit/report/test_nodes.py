@@ -80,6 +80,19 @@ def test_fabric_check_shows_its_result(changes, shown):
     assert all(value in text for value in shown)
 
 
+def test_slow_transport_faster_interface_and_ray_state_are_shown():
+    data = report_data_cluster.two_nodes()
+    startup = data.startups["tp2-x4"]
+    fast = records.Interface(name="hsn7", address="10.0.0.7", speed_mbit=200_000)
+    nodes = tuple(node.model_copy(update={"faster": (fast,)}) for node in startup.nodes)
+    ray = records.RayState(replica="r0", total={"GPU": 8, "CPU": 64}, free={"GPU": 3}, waiting=("{'GPU': 9}",), failed=("10.9.9.9",))
+    startups = data.startups | {"tp2-x4": startup.model_copy(update={"nodes": nodes, "ray_states": (ray,)})}
+    checks = data.fabrics | {"tp2-x4": records.Fabric(deployment="tp2-x4", **MEASURED, slow="NCCL uses TCP")}
+    text = plain(Cells(render(replace(data, fabrics=checks, startups=startups), bundle="")).words)
+    for value in ("NCCL uses TCP", "hsn7", "200 Gbit/s", "3 of 8 GPU free", "10.9.9.9", "{'GPU': 9}"):
+        assert value in text, value
+
+
 def test_fabric_check_that_did_not_run_shows_no_result():
     data = report_data_cluster.two_nodes()
     states = [{}, {"replay": True}, MEASURED | {"replay": True}]

@@ -9,6 +9,7 @@ TERMS = {
     "constraint": "constraint",
     "nodes": "nodes",
     "gres": "gres",
+    "exclusive": "slurm_exclusive",
     "time": "runtime",
     "memory": "mem_mb",
     "extra": "slurm_extra",

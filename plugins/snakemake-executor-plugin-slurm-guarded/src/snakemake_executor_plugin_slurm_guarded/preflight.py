@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from snakemake_executor_plugin_slurm_guarded import commands, journal, submit
+from snakemake_executor_plugin_slurm_guarded import commands, journal, limits, submit
 from snakemake_executor_plugin_slurm_guarded.commands import CommandFailed, Trouble
 from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
 from snakemake_executor_plugin_slurm_guarded.queries import nodes_out
@@ -27,6 +27,8 @@ _ABOUT = (
     (r"invalid account|account/partition combination|user'?s? .*account", "account partition"),
     (r"invalid qos|requested qos", "qos"),
     (r"partition.*(invalid|not available|down|inactive|drain)|invalid partition|required partition", "partition"),
+    # A site's own plugin refuses --exclusive in its own words (job_submit in slurm.conf(5)).
+    (r"exclusive|oversubscribe|whole nodes?\b|entire nodes?\b", "exclusive"),
     (r"generic resource|gres", "gres"),
     (r"feature", "constraint"),
     (r"time limit|requested time|timelimit", "time"),
@@ -44,6 +46,10 @@ _PASSING = (
 )  # fmt: skip
 # `sbatch --test-only` prints this both for nodes out of service and for nodes that do not exist (slurmctld, job_start_data).
 _NO_NODES = r"node configuration is not available|down, drained or reserved"
+_LIMITS = (
+    "Change the named keys. `sacctmgr show qos`, `sacctmgr show assoc user=$USER` and `scontrol show partition` show the limits; only the "
+    "cluster's administrators can raise them."
+)
 # Longer than a submission and its cancellation take.
 _LATER = "--begin=now+120"
 
@@ -60,7 +66,7 @@ def remedy(said: str) -> str:
 
 
 def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
-    """Refuse requests that sbatch would refuse; report requests that it would queue but cannot start now.
+    """Refuse requests that sbatch would refuse or never start; report requests that it would queue but cannot start now.
 
     ``sbatch --test-only`` also refuses jobs that only cannot start now. For these, an empty job, cancelled at once, decides.
 
@@ -86,12 +92,20 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         # A refusal is a response too.
         if error.trouble is not Trouble.REFUSED:
             raise error.for_user(f"No request was checked within {patience_s:.0f} s") from error
+    site = limits.read()
+    for note in limits.notes(requests, site):
+        say(note)
     names: dict[tuple[str, ...], list[str]] = {}
     refused: dict[tuple[str, ...], str] = {}
+    exceeded: dict[tuple[str, ...], list[str]] = {}
     for request in requests:
         flags = _flags(request)
         names.setdefault(flags, []).append(request.name)
-        if len(names[flags]) > 1 or not (said := _refusal(flags)):
+        if len(names[flags]) > 1:
+            continue
+        if not (said := _refusal(flags)):
+            if over := limits.problems(request, site):
+                exceeded[flags] = over
             continue
         out = nodes_out(request.partition)
         # With all nodes in service, sbatch may queue a job that fits none of them (EnforcePartLimits=NO) and would never start.
@@ -106,8 +120,11 @@ def check(requests: Sequence[Request], say: Callable[[str], None], *, patience_s
         keys = ", ".join(TERMS[key] for key in keys_for(said))
         about = f" (see {keys})" if keys else ""
         lines.append(f"{', '.join(names[flags])}: Slurm refuses the request{about}: {said}\n  sbatch {' '.join(flags)}")
-    if refused:
-        raise GuardedError("\n".join(lines), do="\n".join(dict.fromkeys(map(remedy, refused.values()))), reason="slurm_refused")
+    for flags, over in exceeded.items():
+        lines.append(f"{', '.join(names[flags])}: the request exceeds a limit. {' '.join(over)}\n  sbatch {' '.join(flags)}")
+    if lines:
+        todo = [*map(remedy, refused.values()), *([_LIMITS] if exceeded else [])]
+        raise GuardedError("\n".join(lines), do="\n".join(dict.fromkeys(todo)), reason="slurm_refused")
 
 
 def _flags(request: Request, *common: str) -> tuple[str, ...]:

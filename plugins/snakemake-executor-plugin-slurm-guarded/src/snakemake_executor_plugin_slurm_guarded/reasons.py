@@ -1,6 +1,6 @@
 """Why a job waits, and how it ended: Slurm's words, and messages for the user. Pure functions.
 
-The codes come from squeue(1), "JOB REASON CODES", and from Slurm's page job_reason_codes, up to Slurm 25.05.
+The codes come from squeue(1), "JOB REASON CODES", from Slurm's page job_reason_codes, and from the names in its library, up to Slurm 26.05.
 """
 
 import re
@@ -81,9 +81,9 @@ TABLE = tuple(
         (r"(QOSGrp|AssocGrp)\w*Minutes", "the compute budget of its {limit} is used up or claimed by running jobs",
          f"{_LIMITS} {_ASK}"),
         (r"QOSGrp|QOSMax|QOSJobLimit\b|QOSResourceLimit\b|QOSUsageThreshold\b|AssocGrp|AssocMax|Association(Job|Resource)Limit\b"
-         r"|Max\w+PerAccount|AccountingPolicy\b",
+         r"|Max\w+PerAccount|Max\w+RunMinsPerUser\b|AccountingPolicy\b",
          "other jobs have reached a limit of its {limit}; it starts when they have ended, unless it exceeds the limit alone",
-         _LIMITS),
+         f"{_LIMITS} If it exceeds the limit alone: {_STOP}" "{nodes}, {gres}, {time}, {qos} or {account}" + _AGAIN),
         # The system.
         (r"Cleaning\b|Prolog\b|FedJobLock\b|SchedDefer\b|PowerNotAvail\b|PowerReserved\b", "Slurm is preparing or deferring it"),
         (r"JobLaunchFailure\b|SystemFailure\b", "Slurm could not start it", _ASK),

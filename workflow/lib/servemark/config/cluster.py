@@ -115,6 +115,11 @@ class Site(Strict):
         default=None,
         description="network between nodes: interface `hsn0`, pattern `hsn*` or network `10.0.0.0/8`; default Slurm's address of the node",
     )
+    require_transport: Literal["ib", "efa", "cxi", "any"] = Field(
+        default="any",
+        description="transport that ranks on several nodes must use, by NCCL's own log: `ib` (InfiniBand or RoCE), `efa` (AWS), `cxi` "
+        "(Slingshot) or `any`; a deployment with another one is not started",
+    )
     scratch: Scratch = Field(
         default="/tmp",
         description="folder on each node for temporary files such as Ray's sockets; the node expands `$VARIABLES`. "

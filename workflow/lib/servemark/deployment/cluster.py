@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import shutil
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from servemark.nodes.survey import Spec, kill
 from servemark.planning.placement import place
 from servemark.processes import shared_memory
 from servemark.progress import Progress
-from servemark.records import Cluster
+from servemark.records import Cluster, Node
 from servemark.weights import local
 from servemark.weights.manifest import verify
 
@@ -68,6 +69,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         for node in found:
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
+        _point_out_faster(found, progress)
         # Not earlier: hashing would disturb another deployment that is being measured.
         model_path = _model(here, launcher)
         verify_environment(here.environment, here.config.cache, progress)
@@ -75,8 +77,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
         if not hold:
             telemetry.start(here, launcher, found, record.replicas)
-        replicas, ray_nodes = executors.of(here, launcher, found).bring_up(record.replicas)
-        record = record.model_copy(update={"replicas": replicas, "ray_nodes": ray_nodes})
+        record = record.model_copy(update=executors.of(here, launcher, found).bring_up(record.replicas))
     except ServemarkError as error:
         failure = attempts.fail(attempt, attempts.from_error(STAGE, error), timeouts.stop)
         return record.model_copy(update={"failure": failure})
@@ -110,6 +111,17 @@ def _model(here: StageContext, launcher: Launcher) -> str:
         took = f"copied in {result.copied_s:.1f} s" if result.copied_s else "already there"
         here.progress.say(f"the model's copy on {result.name}: {took}")
     return str(local.place(folder, manifest.digest))
+
+
+def _point_out_faster(nodes: Sequence[Node], progress: Progress) -> None:
+    """Report nodes with a faster interface than the one between the nodes."""
+    for node in nodes if len(nodes) > 1 else ():
+        if node.faster:
+            fast, speeds = node.faster[0], [(one or 0) / 1000 for one in (node.speed_mbit, node.faster[0].speed_mbit)]
+            progress.say(
+                f"warning: {node.name} uses {node.interface} ({speeds[0]:g} Gbit/s) between the nodes; {fast.name} ({fast.address}) has "
+                f"{speeds[1]:g} Gbit/s. To use it, set `interface: {fast.name}` in the cluster file."
+            )
 
 
 def _end_leftovers(folder: Path, progress: Progress) -> None:

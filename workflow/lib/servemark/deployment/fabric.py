@@ -4,10 +4,9 @@ It uses the server's variables, so a wrong interface or a missing transport fail
 """
 
 import json
-import re
 from pathlib import Path
 
-from servemark.deployment import attempts, executors
+from servemark.deployment import attempts, executors, transport
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher
 from servemark.diagnosis import diagnose, root_error
@@ -24,13 +23,6 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", command_lines.NCCL_INTERFACE)
 """Variables that name a node's interface. Names differ between nodes, so ``fabric_check.py`` sets them on each node."""
 # Large enough that a fast fabric is limited by bandwidth and not latency; small enough for a laptop.
 BYTES = {"nccl": 256 * 2**20, "gloo": 4 * 2**20}
-# NCCL_DEBUG=INFO: "NET/IB : Using [0]mlx5_0...", "Using network AWS Libfabric", "Channel 00/0 : 3[3] -> 4[0] [send] via NET/Socket/0".
-_NCCL_TRANSPORT = re.compile(r"NCCL INFO .*?(NET/(?!Plugin)\w+ : Using .*|Using network .+|via (?:NET|P2P|SHM)/[\w/]+)")
-
-
-def transports(text: str) -> tuple[str, ...]:
-    """Return the transports that NCCL prints, each once, in the order they appear."""
-    return tuple(dict.fromkeys(found[1].strip()[:120] for found in _NCCL_TRANSPORT.finditer(text)))
 
 
 def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
@@ -103,9 +95,17 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     if result.exit_code != 0 or result.stopped or not output.exists():
         raise _failed(ranks, [f"{node.name} ({node.interface}, {node.address})" for node in servers], result.stopped, log)
     seconds = json.loads(output.read_text())["seconds"]
-    named = transports(log.read_text(errors="replace")) if backend == "nccl" else ("gloo over TCP",)
+    on_gpus = backend == "nccl"
+    named = transport.named(log.read_text(errors="replace")) if on_gpus else ("gloo over TCP",)
+    kind = transport.kind_of(named) if on_gpus else "tcp"
+    if here.config.cluster:
+        transport.require(here.config.cluster.require_transport, kind, named, transport.listed(servers), str(log))
+    # Ranks on CPUs have no other transport.
+    slow = transport.slow(kind, servers) if on_gpus else None
     bandwidth = bus_bandwidth(BYTES[backend], ranks, seconds)
     progress.say(f"all-reduce works: {bandwidth:.2f} GiB/s on the bus, {', '.join(named) or 'transport not named'}")
+    if slow:
+        progress.say(f"warning: {slow} Load points are SUSPECT (slow_transport). {transport.PAGES}")
     return Fabric(
         deployment=plan.deployment,
         needed=True,
@@ -113,6 +113,8 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         backend=backend,
         ranks=ranks,
         transport=named,
+        transport_kind=kind,
+        slow=slow,
         interfaces=tuple(f"{node.name}: {node.interface} ({node.address})" for node in servers),
         bytes=BYTES[backend],
         seconds=seconds,

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts, counters, telemetry
+from servemark.deployment import attempts, counters, fabric, telemetry
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.counters import Scrape
@@ -26,7 +26,18 @@ from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepab
 from servemark.measurement.raw import RawError, read_raw
 from servemark.measurement.verdict import ServerFacts
 from servemark.nodes import allocation
-from servemark.records import Failure, LoadPoint, Measurement, PlannedPoint, Ready, ServerCounters, Timeline, utc_now, write_atomically
+from servemark.records import (
+    Fabric,
+    Failure,
+    LoadPoint,
+    Measurement,
+    PlannedPoint,
+    Ready,
+    ServerCounters,
+    Timeline,
+    utc_now,
+    write_atomically,
+)
 
 STAGE = "measure"
 DURATIONS = "durations"
@@ -200,7 +211,8 @@ class Measuring:
             storage.require(draft.parent)
         since = datetime.fromisoformat(started_at).timestamp()
         sampled, second_by_second = (None, None) if facts.died or facts.hung else telemetry.collect(attempt, since, results)
-        facts = replace(facts, telemetry=sampled)
+        checked = Fabric.read_or_none(attempt / fabric.KEPT)
+        facts = replace(facts, telemetry=sampled, slow_transport=checked.slow if checked else None)
         judgement = verdict.judge(results, load, here.config.verdict, facts)
         failure = self._end_deployment(attempt, load, facts, server.blamed)
         here.check()

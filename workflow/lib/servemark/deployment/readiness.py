@@ -203,6 +203,7 @@ class Waiting:
             "nodes": nodes,
             "placement": self.cluster.replicas,
             "ray_nodes": self.cluster.ray_nodes,
+            "ray_states": self.cluster.ray_states,
             "servers": self.endpoint.servers,
             "router": self.endpoint.router,
             # A client with its own node has the last one.

@@ -2,9 +2,12 @@
 
 usage: python ray_cluster_check.py ADDRESS EXPECTED DEADLINE_S OUTPUT
 
-EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline.
+EXPECTED is a JSON list of {name, address, devices}. OUTPUT gets {"nodes": [...]}, or {"missing": [sentences]} at the deadline, and
+"state": resources, demands and failures as `ray status` would print them. `ray status` itself needs Ray's monitor, which servemark does not
+start.
 """
 
+import contextlib
 import json
 import platform
 import sys
@@ -34,6 +37,27 @@ def address(node: Node, expected: list[Node]) -> str:
     return str(expected[0]["address"] if alone else node["NodeManagerAddress"])
 
 
+def state() -> dict[str, Any]:
+    """Return resources, waiting placement groups and failed nodes of the connected cluster."""
+    import ray
+    from ray.util.placement_group import placement_group_table
+
+    groups = [group for group in placement_group_table().values() if group["state"] == "PENDING"]
+    return {
+        # Each node also has a resource with its address as the name.
+        "total": {name: amount for name, amount in ray.cluster_resources().items() if not name.startswith("node:")},
+        "free": {name: amount for name, amount in ray.available_resources().items() if not name.startswith("node:")},
+        "waiting": [", ".join(map(str, group["bundles"].values())) for group in groups],
+        "failed": [_end(node) for node in ray.nodes() if not node["Alive"]],
+    }
+
+
+def _end(node: Node) -> str:
+    """Return the address of a node that Ray lists as dead, with Ray's reason if it states one."""
+    why = node.get("DeathReasonMessage") or ""
+    return f"{node['NodeManagerAddress']}: {why}" if why else str(node["NodeManagerAddress"])
+
+
 def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> int:
     """Wait for the cluster and write its nodes; return the exit code."""
     import ray
@@ -53,13 +77,17 @@ def main(cluster: str, expected: list[Node], deadline_s: float, output: str) -> 
             missing = [f"cannot connect to {cluster}: {words[0]}"]
         if missing:
             time.sleep(0.3)
-    facts = {"missing": missing} if missing else {
+    facts: dict[str, Any] = {"missing": missing} if missing else {
         "nodes": [
             {"host": n["NodeManagerHostname"], "address": n["NodeManagerAddress"], "devices": int(n["Resources"].get("GPU", 0)),
              "ray": ray.__version__, "python": platform.python_version()}
             for n in sorted(alive, key=lambda node: order.index(address(node, expected)))
         ]
     }  # fmt: skip
+    if ray.is_initialized():
+        # The cluster may end meanwhile. Its state is a record; it decides nothing.
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            facts["state"] = state()
     with open(output, "w") as stream:
         json.dump(facts, stream)
     sys.stdout.writelines(f"{sentence}\n" for sentence in missing)

@@ -93,8 +93,10 @@ def node_model(paths: Sequence[str] = NODE_MODEL) -> str | None:
 
 def interfaces() -> tuple[Interface, ...]:
     """Return this machine's IPv4 addresses by interface, loopback included."""
+    stats = psutil.net_if_stats()
     return tuple(
-        Interface(name=name, address=address.address)
+        # psutil returns 0 for a speed that the driver does not report.
+        Interface(name=name, address=address.address, speed_mbit=(stats[name].speed or None) if name in stats else None)
         for name, addresses in sorted(psutil.net_if_addrs().items())
         for address in addresses
         if address.family == socket.AF_INET

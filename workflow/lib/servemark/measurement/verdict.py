@@ -30,7 +30,8 @@ class ServerFacts:
     """What servemark observed of server, client and job during one load point, in addition to the client's results.
 
     ``same_process``: pid and start time of the server are the same before and after. ``client_exit_code``: None if it did not exit by
-    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict. ``counters``: the servers' own
+    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict. ``slow_transport``: why the
+    ranks' transport is slower than the nodes allow, from the fabric check or an earlier verdict. ``counters``: the servers' own
     (None: a server did not respond, or an older measurement). ``options``: the servers', as the ledger key has them.
     """
 
@@ -40,6 +41,7 @@ class ServerFacts:
     client_exit_code: int | None = None
     client_timed_out: bool = False
     interrupted: str | None = None
+    slow_transport: str | None = None
     counters: ServerCounters | None = None
     telemetry: Telemetry | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class ServerFacts:
             client_exit_code=record.client_exit_code,
             client_timed_out="client_timeout" in details,
             interrupted=details.get(silence.INTERRUPTED),
+            slow_transport=details.get("slow_transport"),
             counters=record.counters,
             telemetry=record.telemetry,
             options=record.key_parts.get("deployment", {}).get("options", {}),
@@ -154,6 +157,8 @@ def _server_reasons(server: ServerFacts) -> Iterator[Reason]:
         yield reason("client_failed", "The benchmark client did not exit." if code is None else f"The benchmark client exited with {code}.")
     if server.interrupted:
         yield reason(silence.INTERRUPTED, server.interrupted)
+    if server.slow_transport:
+        yield reason("slow_transport", server.slow_transport)
 
 
 def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thresholds: Thresholds) -> Iterator[Reason]:

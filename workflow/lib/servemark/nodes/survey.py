@@ -22,7 +22,7 @@ import psutil
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.files.private import private
-from servemark.machine import hardware, network, visible_gpus
+from servemark.machine import fast_networks, hardware, network, visible_gpus
 from servemark.measurement.key import hardware_part
 from servemark.processes import identity, shared_memory
 from servemark.processes.identity import here
@@ -129,7 +129,8 @@ def look(spec: Spec) -> Node:
 
     ended = kill(leftovers)
     _make_scratch(spec, scratch)
-    chosen = network.choose_interface(name, hardware.interfaces(), spec.interface, spec.known_as.get(name))
+    interfaces = hardware.interfaces()
+    chosen = network.choose_interface(name, interfaces, spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
     found = hardware.probe()
     return Node(
@@ -146,6 +147,9 @@ def look(spec: Spec) -> Node:
         # Free on every address, because the router's counters listen on loopback.
         ports=tuple(network.find_ports("0.0.0.0", spec.ports, start=int.from_bytes(os.urandom(2)))),  # noqa: S104
         leftovers=ended,
+        speed_mbit=chosen.speed_mbit,
+        faster=fast_networks.faster(interfaces, chosen),
+        adapters=fast_networks.adapters(),
         **versions,
     )
 

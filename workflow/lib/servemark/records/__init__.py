@@ -16,6 +16,7 @@ from servemark.records.deployment import (
     Node,
     Part,
     RayNode,
+    RayState,
     Ready,
     Replica,
     ReplicaStartup,
@@ -24,7 +25,18 @@ from servemark.records.deployment import (
     StartupPhase,
     Stopped,
 )
-from servemark.records.inputs import Environment, EnvironmentCheck, Gpu, Hardware, Interface, KernelTools, Manifest, ModelFile, Sources
+from servemark.records.inputs import (
+    Environment,
+    EnvironmentCheck,
+    FastAdapter,
+    Gpu,
+    Hardware,
+    Interface,
+    KernelTools,
+    Manifest,
+    ModelFile,
+    Sources,
+)
 from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts
 from servemark.records.measurement import (
     Accounting,
@@ -45,10 +57,10 @@ ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind
 
 __all__ = [
     "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "EngineCounters",
-    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "Gpu", "GpuTelemetry", "Hardware", "Held", "Interface",
-    "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part", "Plan",
-    "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup",
-    "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped",
-    "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing", "utc_now",
+    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "Gpu", "GpuTelemetry", "Hardware", "Held",
+    "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part", "Plan",
+    "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
+    "ReplicaStartup", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency",
+    "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing", "utc_now",
     "write_atomically",
 ]  # fmt: skip

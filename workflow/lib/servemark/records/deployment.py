@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from servemark.records.base import Failure, Record, Strict
+from servemark.records.inputs import FastAdapter, Interface
 
 CompileCache = Literal["none", "empty", "other", "filled"]
 
@@ -41,6 +42,9 @@ class Node(Strict):
     vllm: str
     ray: str | None = None
     ports: tuple[int, ...] = Field(default=(), description="free ports on this address")
+    speed_mbit: int | None = Field(default=None, description="of the chosen interface, Mbit/s; null: not reported, or not recorded")
+    faster: tuple[Interface, ...] = Field(default=(), description="interfaces with a higher speed, the fastest first")
+    adapters: tuple[FastAdapter, ...] = Field(default=(), description="InfiniBand, EFA and Slingshot adapters with an active port")
     leftovers: tuple[str, ...] = Field(default=(), description="processes of earlier attempts that servemark ended there")
 
 
@@ -69,6 +73,16 @@ class RayNode(Strict):
     python: str
 
 
+class RayState(Strict):
+    """Resources, demands and failures of a Ray cluster, as Ray reports them when its check ends."""
+
+    replica: str
+    total: dict[str, float] = Field(default={}, description="Ray's resources, such as GPU and CPU")
+    free: dict[str, float] = Field(default={}, description="the part of them that nothing uses")
+    waiting: tuple[str, ...] = Field(default=(), description="bundles of each placement group that Ray cannot place yet")
+    failed: tuple[str, ...] = Field(default=(), description="nodes that Ray lists as dead, with its reason")
+
+
 class _Stage(Strict):
     deployment: str
     replay: bool = Field(default=False, description="all points are in the ledger: nothing is started")
@@ -86,6 +100,7 @@ class Cluster(_Stage, Record):
     replicas: tuple[Replica, ...] = ()
     model_path: str | None = Field(default=None, description="folder from which the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
+    ray_states: tuple[RayState, ...] = ()
     seconds: float = Field(default=0.0, description="from the start until the Ray cluster check passed, without the wait for the machine")
 
 
@@ -101,6 +116,8 @@ class Fabric(Record):
     backend: str | None = Field(default=None, description="nccl or gloo")
     ranks: int = 0
     transport: tuple[str, ...] = Field(default=(), description="connection between ranks, as the library reports it")
+    transport_kind: Literal["ib", "efa", "cxi", "tcp"] | None = Field(default=None, description="null: not known, or not recorded")
+    slow: str | None = Field(default=None, description="why the transport is slower than the nodes allow (reason `slow_transport`)")
     interfaces: tuple[str, ...] = ()
     bytes: int = Field(default=0, description="size of the reduced tensor")
     seconds: float | None = Field(default=None, description="median time of one all-reduce")
@@ -179,6 +196,7 @@ class Startup(Record):
     nodes: tuple[Node, ...] = Field(default=(), description="copied from cluster.json, which is deleted with the deployment")
     placement: tuple[Replica, ...] = Field(default=(), description="devices of each replica on each node")
     ray_nodes: tuple[RayNode, ...] = ()
+    ray_states: tuple[RayState, ...] = Field(default=(), description="one for each Ray cluster, before its server started")
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     client_node: str | None = None

@@ -25,6 +25,15 @@ class Interface(Strict):
 
     name: str
     address: str
+    speed_mbit: int | None = Field(default=None, description="Mbit/s; null: not reported, or not recorded")
+
+
+class FastAdapter(Strict):
+    """An adapter with which ranks on several nodes can communicate faster than over TCP."""
+
+    name: str
+    kind: Literal["ib", "efa", "cxi"] = Field(description="ib: InfiniBand or RoCE; efa: AWS; cxi: Slingshot")
+    gbit: float | None = Field(default=None, description="Gbit/s of its fastest active port; null: not reported")
 
 
 class Hardware(Record):

@@ -45,6 +45,7 @@ KEYS = {
     "constraint": "constraint",
     "nodes": "topology.nodes",
     "gres": "gpus_per_node, gpu_type",
+    "exclusive": "exclusive",
     "time": "max_minutes, minutes_to_start, minutes_per_point, small_jobs.minutes",
     "memory": "memory",
     "extra": "extra",

@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher
 from servemark.environments import bytecode_cache
 from servemark.launch import command_lines, compile_cache
-from servemark.records import Node, RayNode, Replica
+from servemark.records import Node, Replica
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class Executor(ABC):
         """Return the variables that ranks on these devices need. The deployment's own variables take precedence."""
         return {}
 
-    def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
-        """Start what the servers need, such as Ray; return the replicas with its address, and its nodes.
+    def bring_up(self, replicas: tuple[Replica, ...]) -> dict[str, Any]:
+        """Start what the servers need, such as Ray; return what the cluster's record states of it: the replicas, and Ray's nodes.
 
         Raises:
             StageFailed: it did not start.
         """
-        return replicas, ()
+        return {"replicas": replicas}
 
     def server_environment(self, replica: Replica, node: Node, devices: Sequence[int]) -> dict[str, str]:
         """Return all variables of a ``vllm serve`` process, except its secrets."""

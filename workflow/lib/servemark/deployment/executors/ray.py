@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from servemark import supervisor
 from servemark.deployment import attempts
@@ -15,7 +16,7 @@ from servemark.errors import StageFailed
 from servemark.launch import command_lines
 from servemark.launch.command_lines import NCCL_INTERFACE
 from servemark.nodes import port_plan
-from servemark.records import Node, RayNode, Replica
+from servemark.records import Node, RayNode, RayState, Replica
 from servemark.supervisor.process_request import DaemonRequest
 
 STAGE = "start_cluster"
@@ -24,6 +25,8 @@ _LOGS = ("raylet.*", "gcs_server.*", "dashboard_agent.*", "runtime_env_agent.*",
 KEPT = tuple(f"session_*/logs/{name}" for name in _LOGS)
 # Least time for the Ray cluster check, however long the heads took to start.
 CHECK_S = 5.0
+# Resources of Ray that decide where vLLM's ranks go.
+_COUNTED = ("CPU", "GPU")
 
 
 class Ray(Executor):
@@ -63,7 +66,7 @@ class Ray(Executor):
             env.pop(NCCL_INTERFACE, None)
         return env
 
-    def bring_up(self, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], tuple[RayNode, ...]]:
+    def bring_up(self, replicas: tuple[Replica, ...]) -> dict[str, Any]:
         """Start every replica's Ray cluster and wait until Ray reports all nodes and devices.
 
         Raises:
@@ -82,7 +85,9 @@ class Ray(Executor):
             self._await_head(replica, deadline)
             for place in range(1, len(replica.parts)):
                 self._start(index, replica, place)
-        return tuple(started), tuple(node for replica in started for node in self._check_cluster(replica, deadline))
+        checked = [self._check_cluster(replica, deadline) for replica in started]
+        nodes = tuple(node for nodes, _ in checked for node in nodes)
+        return {"replicas": tuple(started), "ray_nodes": nodes, "ray_states": tuple(state for _, state in checked)}
 
     @property
     def _token(self) -> Path:
@@ -135,17 +140,17 @@ class Ray(Executor):
         attempts.await_end(self.launcher.attempt, name)
         return attempts.as_error(attempts.end_of(STAGE, self.launcher.attempt, name, "Ray did not come up,", "ray_exited"))
 
-    def _incomplete(self, missing: list[str], name: str) -> StageFailed:
+    def _incomplete(self, missing: list[str], name: str, state: RayState | None = None) -> StageFailed:
         return StageFailed(
             f"The Ray cluster was not complete within {self.here.timeouts.cluster:.0f} s:\n" + "\n".join(missing),
             look=str(self.launcher.attempt / f"{name}.log"),
             do="Read Ray's log on the named node. If Ray was only slow, raise timeouts.cluster.",
             reason="ray_incomplete",
-            quote=tuple(missing),
+            quote=(*missing, *(_in_words(state) if state else ())),
         )
 
-    def _check_cluster(self, replica: Replica, deadline: float) -> list[RayNode]:
-        """Wait until Ray reports every node with its devices and versions."""
+    def _check_cluster(self, replica: Replica, deadline: float) -> tuple[list[RayNode], RayState]:
+        """Wait until Ray reports every node with its devices and versions; return them with the cluster's state."""
         here, name = self.here, self._name(replica)
         parts = [(self.nodes[part.node], len(part.devices)) for part in replica.parts]
         head, _ = parts[0]
@@ -168,12 +173,14 @@ class Ray(Executor):
         # A driver needs a raylet on its own node, so the check runs on the head.
         result = self.launcher.tool(head.name, request).run(log=here.log, timeout_s=left_s + 30, watch=here.watch, check=check)
         if result.exit_code == 0 and not result.stopped:
-            return [RayNode.model_validate(node) for node in json.loads(facts.read_text())["nodes"]]
+            found = json.loads(facts.read_text())
+            return [RayNode.model_validate(node) for node in found["nodes"]], _state(replica, found)
         attempts.await_end(self.launcher.attempt, name, 2.0 if result.seconds < left_s else 0.0)
         if self._lost(name):
             raise self._ended(name)
         if facts.exists():
-            raise self._incomplete(json.loads(facts.read_text())["missing"], name)
+            found = json.loads(facts.read_text())
+            raise self._incomplete(found["missing"], name, _state(replica, found) if "state" in found else None)
         if result.stopped:
             raise self._incomplete([result.stopped], name)
         raise StageFailed(
@@ -183,3 +190,17 @@ class Ray(Executor):
             reason="ray_gate_failed",
             quote=root_error(here.log),
         )
+
+
+def _state(replica: Replica, found: dict[str, Any]) -> RayState:
+    return RayState(replica=replica.name, **found.get("state", {}))
+
+
+def _in_words(state: RayState) -> list[str]:
+    """Return one line for Ray's resources, and one for each waiting placement group and failed node."""
+    parts = [f"{state.free.get(name, 0):g} of {amount:g} {name} free" for name, amount in sorted(state.total.items()) if name in _COUNTED]
+    return [
+        f"Ray's resources: {', '.join(parts) or 'none'}",
+        *(f"Ray cannot place: {bundles}" for bundles in state.waiting),
+        *(f"Ray lost the node {node}" for node in state.failed),
+    ]
