@@ -15,4 +15,5 @@ with stage("stage_weights", name, snakemake.log[0]) as here:
     dummy = snakemake.params.load_format == "dummy"
     manifest = staging.stage(name, snakemake.params.source, config.cache, here.progress, hub=config.hub_cache, dummy=dummy)
     manifest.write(snakemake.output.manifest)
-    here.progress.say(f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {manifest.parameters:,} parameters")
+    parameters = "unknown number of" if manifest.parameters is None else f"{manifest.parameters:,}"
+    here.progress.say(f"{len(manifest.files)} files, {manifest.bytes / 2**20:.1f} MiB, {parameters} parameters")

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from builders import report_data, report_data_cluster
 from builders.paths import FIXTURES
 from servemark import records
 from servemark.errors import WeightsRefused
-from servemark.planning.roofline import DEVICES, bound
+from servemark.planning import devices
+from servemark.planning.roofline import bound
 from servemark.records import Topology
 from servemark.report import comparison, views
 from servemark.report.table import aggregate, tidy
@@ -23,7 +25,7 @@ DENSE = {
     "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 }  # fmt: skip
-H200 = DEVICES["NVIDIA H200"]
+H200 = devices.find(records.Gpu(name="NVIDIA H200", memory_mib=143_771))
 
 
 def of(architecture=GPT_OSS, topology=None, device=H200, concurrency=512, lengths=(1024, 1024), **more):
@@ -86,8 +88,60 @@ def test_smaller_cache_and_8_bit_weights_raise_the_bound():
     eight = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "fp8"}})
     assert of(plain, kv_element_bytes=1)[0] > of(plain)[0]
     assert of(eight, lengths=(8192, 16))[0] == pytest.approx(2 * of(plain, lengths=(8192, 16))[0], rel=0.01)
-    ampere = DEVICES["NVIDIA A100-SXM4-80GB"]
+    ampere = devices.find(records.Gpu(name="NVIDIA A100-SXM4-80GB", memory_mib=81_920))
     assert of(eight, device=ampere, lengths=(8192, 16))[0] == pytest.approx(of(plain, device=ampere, lengths=(8192, 16))[0])
+
+
+SHAPES = {name: entry["config"] for name, entry in yaml.safe_load((FIXTURES / "planning" / "shapes.yaml").read_text()).items()}
+FP8 = {"quantization_config": {"quant_method": "fp8"}}
+
+
+def test_each_rank_reads_a_whole_latent_vector():
+    """DeepSeek-V3 in 8 bits, 128 requests: 671 GB less the embedding, and 128 caches of 70,272 bytes a token on each of 8 ranks."""
+    shape = Architecture.from_config(SHAPES["DeepSeek-V3"] | FP8)
+    parts, touched = shape.parameters(), 1 - (1 - 8 / 256) ** 256
+    weights = parts.dense + parts.experts * touched + 2 * parts.head
+    eight = Topology(devices_per_node=8, tensor_parallel=8)
+    value, limit = of(shape, eight, concurrency=128)
+    assert limit == "memory"
+    assert value == pytest.approx(128 / ((weights + 8 * 128 * 70_272 * 1536) / 4.8e12 / 8))
+    assert of(shape, Topology(devices_per_node=8, data_parallel=8), concurrency=128)[0] < value
+
+
+def test_a_hybrid_reads_and_writes_states_and_caches_of_attention_layers_only():
+    shape = Architecture.from_config(SHAPES["Granite-4.0-H-Micro"])
+    state = 3 * (64 * 64 + 256) * 2 + 64 * 64 * 128 * 2
+    parts = shape.parameters()
+    weights = 2 * (parts.dense + parts.embedding)
+    value, limit = of(shape, concurrency=64)
+    assert limit == "memory"
+    assert value == pytest.approx(64 / ((weights + 64 * (8192 * 1536 + 2 * 36 * state)) / 4.8e12))
+
+
+def test_bound_of_a_model_without_attention_does_not_depend_on_length():
+    shape = Architecture.from_config(SHAPES["Mamba-2.8B"])
+    short, long = (of(shape, concurrency=8, lengths=(size, size))[0] for size in (128, 4096))
+    assert short == pytest.approx(long)
+
+
+def test_four_bit_arithmetic_needs_a_device_with_its_units():
+    four = Architecture.from_config(DENSE | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}})
+    plain = Architecture.from_config(DENSE)
+    hopper, blackwell = H200, devices.find(records.Gpu(name="NVIDIA B200", memory_mib=183_359))
+    ratio = [of(four, device=one, lengths=(8192, 16))[0] / of(plain, device=one, lengths=(8192, 16))[0] for one in (hopper, blackwell)]
+    assert ratio == [pytest.approx(2, rel=0.01), pytest.approx(4, rel=0.01)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attn_type_list": [1]}, {"model_type": "deepseek_v32", "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}],
+    ids=["unknown attention", "sparse attention"],
+)
+def test_unknown_and_sparse_attention_give_no_bound(changes):
+    base = DENSE if "attn_type_list" in changes else SHAPES["DeepSeek-V3"]
+    with pytest.raises(WeightsRefused) as refused:
+        of(Architecture.from_config(base | changes))
+    assert refused.value.reason == "architecture_unknown"
 
 
 def test_unknown_bits_of_a_weight_give_no_bound():
@@ -152,7 +206,7 @@ def test_report_names_loads_without_a_bound():
     none, why = shares(replace(data, manifests={}))
     assert none == [] and "manifest" in why[0]
     odd = {"tiny": report_data.manifest().model_copy(update={"config": {"kv_lora_rank": 512}})}
-    assert "latent attention" in shares(replace(data, manifests=odd))[1][0]
+    assert "num_hidden_layers" in shares(replace(data, manifests=odd))[1][0]
 
 
 def test_invalid_points_have_no_share():

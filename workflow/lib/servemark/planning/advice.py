@@ -46,6 +46,23 @@ def data_parallel_instead(demand: Demand) -> Found:
     return demand.cuda and demand.architecture.model_type == "gpt_oss" and size >= 4 and inside and loaded
 
 
+def one_gpu_suffices(demand: Demand) -> Found:
+    """Detect engines of several GPUs if as many engines of one GPU hold the model and the load."""
+    alone = demand.on_one_gpu
+    if alone is None or any(alone.running(point) > alone.cacheable(point) for point in alone.closed):
+        return False
+    estimate = alone.estimate
+    return {
+        "weights": estimate.weights_gib,
+        "memory": alone.server.memory_gib,
+        "tokens": estimate.kv_cache_tokens,
+        "requests": estimate.max_concurrency,
+        "length": estimate.max_model_len,
+        "gpus": demand.topology.engine_size,
+        "replicas": alone.topology.replicas,
+    }
+
+
 def queueing(demand: Demand) -> Found:
     """Detect more requests in flight than an engine runs (vllm/v1/core/sched/scheduler.py, max_num_seqs, 0.32.0)."""
     over = [point for point in demand.closed if demand.share(point) > demand.max_num_seqs]
@@ -134,12 +151,14 @@ def unknown_variables(demand: Demand) -> Found:
 
 
 CONDITIONS: dict[str, Callable[[Demand], Found]] = {
+    "cache_not_estimated": lambda demand: bool(demand.architecture.unknown) and {"why": demand.architecture.unknown},
     "random_weights": lambda demand: demand.options.get("load-format") == LOAD_FORMAT,
     "even_experts": lambda demand: demand.options.get("load-format") == LOAD_FORMAT and demand.architecture.moe,
     "tensor_parallel_spans_nodes": lambda demand: demand.topology.tensor_parallel > demand.topology.devices_per_node,
     "pipeline_spans_nodes": lambda demand: (
         demand.cuda and demand.topology.nodes > demand.topology.replicas and demand.topology.pipeline_parallel > 1
     ),
+    "one_gpu_suffices": one_gpu_suffices,
     "data_parallel_instead": data_parallel_instead,
     "replicas_in_turn": lambda demand: demand.topology.replicas > 1 and demand.topology.routing == "round_robin" and demand.over_engines,
     "engines_uneven": lambda demand: (

@@ -1,14 +1,19 @@
 """The load on a deployment and on each of its engines, from the plan's inputs."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from servemark.errors import PlanRefused
+from servemark.planning import devices, memory
 from servemark.planning.all_reduce import all_reduce
 from servemark.planning.memory import kv_pool
 from servemark.planning.options import GIB, Server, count, flag, max_num_seqs, own_tokens, shared_tokens
-from servemark.planning.roofline import DEVICES, bound
+from servemark.planning.roofline import bound, unbounded
 from servemark.records import EnvironmentCheck, Estimate, Hardware, LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -87,8 +92,26 @@ class Demand:
         """Return the most requests of a point that one engine runs at a time."""
         return min(self.share(point) or self.max_num_seqs, self.max_num_seqs)
 
+    @cached_property
+    def on_one_gpu(self) -> Demand | None:
+        """The same load on engines of one GPU in place of each engine of several; None without those, or if that would be refused."""
+        size = self.topology.engine_size
+        shape = {"tensor_parallel": 1, "pipeline_parallel": 1, "executor": "mp", "replicas": self.topology.replicas * size}
+        if not self.cuda or size == 1 or self.topology.data_parallel > 1 or self.architecture.unknown:
+            return None
+        topology = self.topology.model_copy(update=shape)
+        server = replace(self.server, topology=topology, stages=(self.architecture.layers,))
+        estimate = memory.estimate(self.architecture, server, self.estimate.max_model_len)
+        try:
+            memory.require(estimate, server)
+        except PlanRefused:
+            return None
+        return replace(self, server=server, estimate=estimate)
+
     def cacheable(self, point: LoadPoint) -> float:
-        """Return the requests of a point that the KV cache of one engine holds, as estimated."""
+        """Return the requests of a point that the KV cache of one engine holds, as estimated; infinity without an estimate."""
+        if self.estimate.kv_cache_gib is None:
+            return math.inf
         # batched=1: while it decodes, a sliding-window layer holds no other tokens in flight.
         shared, server = shared_tokens(point, self.options), replace(self.server, batched=1)
         each = kv_pool(self.architecture, server, own_tokens(point, self.options) + point.prompts.output_tokens)
@@ -97,9 +120,9 @@ class Demand:
 
     def chunks_per_s(self, point: LoadPoint, part: float) -> float:
         """Return streamed chunks/s of one client process if the GPUs reach ``part`` of their roofline bound; 0 if unknown."""
-        devices = {DEVICES.get(gpu.name) for gpu in self.hardware.gpus}
-        device = devices.pop() if self.cuda and len(devices) == 1 else None
-        if device is None or self.speculation or not self.architecture.bits_known:
+        found = {gpu.name: devices.find(gpu) for gpu in self.hardware.gpus}
+        device = next(iter(found.values())) if self.cuda and len(found) == 1 else None
+        if device is None or self.speculation or unbounded(self.architecture):
             return 0.0
         most = bound(
             self.architecture,

@@ -30,7 +30,7 @@ def stages(architecture: Architecture, topology: Topology, variables: Mapping[st
     PlanRefused: the variable does not have one number for each stage with all layers as their sum.
     """
     pp, given = topology.pipeline_parallel, variables.get(PARTITION)
-    if not given or pp == 1 or pp > architecture.layers:
+    if not given or pp == 1 or pp > architecture.layers:  # also for an unknown number of layers
         return stage_layers(architecture.layers, pp)
     parts = [part.strip() for part in given.split(",")]
     sizes = tuple(int(part) for part in parts if part.isdecimal())
@@ -112,9 +112,9 @@ def legality(
     tp, pp, dp = topology.tensor_parallel, topology.pipeline_parallel, topology.data_parallel
     errors = []
     if fault := _tensor_fault(architecture, tp, dp, spread):
-        accepted = [str(size) for size in range(1, architecture.heads + 1) if not _tensor_fault(architecture, size, dp, spread)]
+        accepted = [str(size) for size in range(1, max(architecture.heads, tp) + 1) if not _tensor_fault(architecture, size, dp, spread)]
         errors.append(f"tensor_parallel {tp} {fault}; legal here: {', '.join(accepted) or 'none'}.")
-    if pp > architecture.layers:
+    if pp > architecture.layers > 0:
         errors.append(f"pipeline_parallel {pp} exceeds {architecture.layers} layers; legal here: 1 to {architecture.layers}.")
     if topology.devices_per_node > devices_per_node:
         errors.append(
@@ -131,10 +131,17 @@ def _tensor_fault(architecture: Architecture, tp: int, dp: int, spread: bool) ->
 
     Sources, vLLM 0.32.0: attention heads config/model.py verify_with_parallel_config; KV heads, split or replicated, models/qwen3.py and
     layers/linear.py QKVParallelLinear; MLP width layers/linear.py divide(); expert width fused_moe/config.py, sharded over tensor and data
-    parallel ranks together; number of experts models/qwen3_moe.py. vLLM pads the vocabulary.
+    parallel ranks together; number of experts models/qwen3_moe.py; states ``State.fault``. vLLM pads the vocabulary. All models have the
+    first condition; of a model that planning cannot size, the others are unknown.
     """
     if architecture.heads % tp:
         return f"does not divide {architecture.heads} attention heads"
+    if architecture.unknown:
+        return None
+    if architecture.state and (fault := architecture.state.fault(tp)):
+        return fault
+    if not architecture.attention_layers:
+        return None
     if architecture.kv_heads % tp and tp % architecture.kv_heads:
         return f"neither divides nor is a multiple of {architecture.kv_heads} KV heads"
     dense_width = architecture.dense_intermediate if architecture.expert_layers < architecture.layers else None

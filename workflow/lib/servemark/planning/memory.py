@@ -7,8 +7,9 @@ import bisect
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from servemark.errors import PlanRefused
 from servemark.planning.advice_data import measured
@@ -47,23 +48,34 @@ class Pool:
     Attributes:
         block_bytes: bytes of one block, over the layers of the largest group in the largest stage.
         request_blocks: blocks of one request of max_model_len.
-        token_bytes: bytes of one token over all layers of the largest stage, if all attention were full.
+        token_bytes: bytes of one token over all attention layers of the largest stage, if all attention were full.
+        state_bytes: bytes of one request's states over all layers of the largest stage, whatever its length.
     """
 
     block_bytes: int
     request_blocks: int
     token_bytes: int
+    state_bytes: int = 0
 
 
-def layer_groups(windows: tuple[int | None, ...]) -> list[list[int]]:
+STATE: Literal["state"] = "state"
+"""Kind of a cache that has one state for each request; the other kinds are windows, None for full attention."""
+
+Kind = int | Literal["state"] | None
+
+
+def layer_groups(kinds: Sequence[Kind]) -> list[list[int]]:
     """Return the layers of each group: a group shares a block table, and all groups share one pool of blocks.
 
     A group has as many layers as the rarer kind, or as the other kind if that has less than 1.5 times as many. Source:
     vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size (0.32.0).
+
+    Args:
+        kinds: of the cache of each layer.
     """
-    buckets: defaultdict[int | None, list[int]] = defaultdict(list)
-    for layer, window in enumerate(windows):
-        buckets[window].append(layer)
+    buckets: defaultdict[Kind, list[int]] = defaultdict(list)
+    for layer, kind in enumerate(kinds):
+        buckets[kind].append(layer)
     sizes = [len(layers) for layers in buckets.values()]
     size = max(sizes) if max(sizes) < 1.5 * min(sizes) else min(sizes)
     groups = []
@@ -77,36 +89,54 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
     """Return the block size in bytes and the blocks of a request.
 
     A sliding-window layer holds the window less one, the tokens in flight and one more block (kv_cache_interface.py, SlidingWindowSpec).
-    Bytes of a block: kv_cache_utils.py, _get_kv_cache_bytes_per_block. KV heads of a rank: config/model.py, get_num_kv_heads (0.32.0).
+    A layer with a state holds one block for each request, or two with prefix caching (MambaSpec). Where both kinds exist, vLLM enlarges
+    the blocks of attention until one holds a state, and pads the state to it (platforms/interface.py, _align_hybrid_block_size). Bytes of
+    a block: kv_cache_utils.py, _get_kv_cache_bytes_per_block (0.32.0).
     """
-    heads = max(1, architecture.kv_heads // server.topology.tensor_parallel)
-    # 2: keys and values.
-    layer_token = 2 * heads * architecture.head_dim * (server.element_bytes or architecture.dtype_bytes)
+    tp, free = server.topology.tensor_parallel, architecture.kinds.attention_free
+    layer_token = architecture.token_bytes(tp, server.element_bytes)
+    state = architecture.state.rank_bytes(tp, architecture.dtype_bytes, server.state_element_bytes) if architecture.state else 0
+    caches: list[tuple[int, Kind]] = [(layer, window) for layer, window in enumerate(architecture.windows) if layer not in free]
     block_tokens = server.block_tokens or BLOCK_TOKENS[server.accelerator]
+    if state and caches:
+        block_tokens *= math.ceil(state / (block_tokens * layer_token))
+    page = block_tokens * layer_token if caches else state
+    # Without attention, vLLM turns prefix caching off by default (config/model.py, is_prefix_caching_supported).
+    states = 2 if caches and server.prefix_caching else 1
+    caches += [(layer, STATE) for layer in sorted(architecture.kinds.stateful)]
     starts = [sum(server.stages[:stage]) for stage in range(len(server.stages))]
-    groups = layer_groups(architecture.windows)
-    largest_group = max(
-        sum(start <= layer < start + size for layer in group) for start, size in zip(starts, server.stages, strict=True) for group in groups
-    )
+    stages = [range(start, start + size) for start, size in zip(starts, server.stages, strict=True)]
+    groups = layer_groups([kind for _, kind in caches])
+    largest_group = max(sum(caches[one][0] in stage for one in group) for stage in stages for group in groups)
     blocks = 0
-    for window in (architecture.windows[group[0]] for group in groups):
-        tokens = max_model_len if window is None else min(window - 1 + server.batched_tokens, max_model_len)
-        blocks += math.ceil(tokens / block_tokens) + (window is not None)
-    return Pool(block_bytes=largest_group * layer_token * block_tokens, request_blocks=blocks, token_bytes=max(server.stages) * layer_token)
+    for kind in (caches[group[0]][1] for group in groups):
+        if isinstance(kind, str):
+            blocks += states
+            continue
+        tokens = max_model_len if kind is None else min(kind - 1 + server.batched_tokens, max_model_len)
+        blocks += math.ceil(tokens / block_tokens) + (kind is not None)
+    return Pool(
+        block_bytes=largest_group * page,
+        request_blocks=blocks,
+        token_bytes=max(sum(layer not in free for layer in stage) for stage in stages) * layer_token,
+        state_bytes=max(sum(layer in architecture.kinds.stateful for layer in stage) for stage in stages) * state,
+    )
 
 
 def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
     """Return the bytes of the weights on the rank with the most.
 
-    The shape of the model gives each part's share: layers over stages, heads and widths over tp, experts over tp * dp, routers whole. The
-    checkpoint's tensor bytes then correct the sum. Padding inside quantised kernels is missing. Tests compare with recorded servers.
+    The shape of the model gives each part's share: layers over stages, heads and widths over tp, experts over tp * dp, routers and the
+    projections to latent vectors whole. The checkpoint's tensor bytes then correct the sum. Padding inside quantised kernels is missing.
+    Tests compare with recorded servers.
     """
     parts = architecture.parameters()
     tp, shards = server.topology.tensor_parallel, server.topology.tensor_parallel * server.topology.data_parallel
     dense, expert, plain = architecture.weight_bits / 8, architecture.expert_bits / 8, architecture.dtype_bytes
     routers = architecture.expert_layers * architecture.hidden * architecture.experts
     share = max(server.stages) / architecture.layers
-    layers = (parts.dense - routers) * dense / tp + routers * plain
+    copied = architecture.attention_layers * architecture.latent.copied(architecture.hidden) if architecture.latent else 0
+    layers = (parts.dense - routers - copied) * dense / tp + copied * dense + routers * plain
     whole = server.spread and architecture.moe
     held = math.ceil(architecture.experts / shards) / architecture.experts if whole else 1 / shards
     padding = _padding(architecture, 1 if whole else shards)
@@ -118,6 +148,8 @@ def rank_weight_bytes(architecture: Architecture, server: Server) -> float:
         return on_rank
     whole_model = (parts.dense - routers) * dense + parts.experts * expert
     whole_model += (routers + parts.expert_biases + parts.embedding + parts.head) * plain
+    shared, routed = architecture.expert_layer_parameters
+    whole_model += architecture.draft_layers * ((architecture.attention_parameters + shared) * dense + routed * expert)
     # vLLM serves a float32 checkpoint in half precision.
     return on_rank * (server.weight_bytes * architecture.dtype_bytes / architecture.stored_bytes) / whole_model
 
@@ -136,7 +168,12 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
     CUDA: KV cache = utilisation x (memory - DRIVER_RESERVE_GIB) - weights - activations - non-torch - CUDA graphs. CPU: each rank takes
     VLLM_CPU_KVCACHE_SPACE (vllm/platforms/cpu.py, _check_and_update), or without it utilisation x memory - weights - the worker's size
     (vllm/v1/worker/cpu_worker.py). Like vLLM, this counts max concurrency x max_model_len tokens.
+
+    Of a model that planning cannot size, only an equal share of the checkpoint is known.
     """
+    if architecture.unknown:
+        share = None if server.weight_bytes is None else server.weight_bytes / server.topology.engine_size / GIB
+        return Estimate(weights_gib=share, max_model_len=max_model_len, not_estimated=architecture.unknown)
     pool = kv_pool(architecture, server, max_model_len)
     weights = rank_weight_bytes(architecture, server) / GIB
     if server.cache_bytes is not None:
@@ -155,6 +192,7 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
         kv_cache_tokens=int(concurrency * max_model_len),
         max_concurrency=concurrency,
         max_model_len=max_model_len,
+        state_bytes_per_request=pool.state_bytes,
     )
 
 
@@ -172,9 +210,11 @@ def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) ->
 def require(estimated: Estimate, server: Server) -> None:
     """Raise PlanRefused with needed and available GiB unless one request of max_model_len fits (vLLM: check_enough_kv_cache_memory)."""
     topology, gib = server.topology, server.memory_gib
+    weights, cache, concurrency = estimated.weights_gib, estimated.kv_cache_gib, estimated.max_concurrency
+    if weights is None or cache is None or concurrency is None:
+        return
     shape = f"tp {topology.tensor_parallel} x pp {topology.pipeline_parallel}"
     had = f"{gib:.1f} GiB of each device (utilisation {server.utilisation:g})"
-    weights, cache = estimated.weights_gib, estimated.kv_cache_gib
     sizes = "a larger tensor_parallel or pipeline_parallel"
     if cache <= 0:
         what = f"The weights do not fit: {weights:.1f} GiB on each rank at {shape} and vLLM's own memory exceed {had} by {-cache:.1f} GiB."
@@ -183,9 +223,10 @@ def require(estimated: Estimate, server: Server) -> None:
         where = "each device has" if server.sharing == 1 else f"{server.sharing} ranks of a node share"
         what = f"Weights and KV cache do not fit: {weights:.1f} + {cache:.1f} GiB on each rank at {shape}, but {where} {gib:.1f} GiB."
         do = f"a smaller kv-cache-memory-bytes (on CPU: {CPU_SPACE}), {sizes}"
-    elif estimated.max_concurrency < 1:
-        tokens, most = estimated.kv_cache_tokens, estimated.kv_bytes_per_token * estimated.max_model_len / GIB
-        need = f"{cache / estimated.max_concurrency:.2f} GiB" if estimated.max_concurrency > 0 else f"up to {most:.2f} GiB"
+    elif concurrency < 1:
+        tokens, token_bytes = estimated.kv_cache_tokens or 0, estimated.kv_bytes_per_token or 0
+        most = (token_bytes * estimated.max_model_len + estimated.state_bytes_per_request) / GIB
+        need = f"{cache / concurrency:.2f} GiB" if concurrency > 0 else f"up to {most:.2f} GiB"
         what = (
             f"One request of {estimated.max_model_len} tokens does not fit: it needs a KV cache of {need}. With {weights:.1f} GiB of "
             f"weights on each rank at {shape}, {cache:.2f} GiB of {had} remain. They hold {tokens} tokens."

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from servemark.errors import PlanRefused
 from servemark.records import Hardware, LoadPoint, Topology
+from servemark.weights.states import ELEMENT_BYTES
 
 DEFAULT_UTILISATION = 0.92
 """vLLM's default for gpu-memory-utilization (0.25.1, 0.32.0)."""
@@ -112,6 +113,8 @@ class Server:
         element_bytes: bytes of one KV cache element; None: of the model's dtype.
         spread: ranks have whole experts (enable-expert-parallel).
         sharing: ranks that share one memory; 1 for devices.
+        prefix_caching: whether the server keeps prefixes (enable-prefix-caching, vLLM's default).
+        state_element_bytes: bytes of one element of a Mamba or linear attention state, if mamba-ssm-cache-dtype sets it.
     """
 
     topology: Topology
@@ -126,6 +129,8 @@ class Server:
     element_bytes: int | None = None
     spread: bool = False
     sharing: int = 1
+    prefix_caching: bool = True
+    state_element_bytes: int | None = None
 
     @property
     def batched_tokens(self) -> int:
@@ -169,4 +174,6 @@ class Server:
             element_bytes=1 if str(options.get("kv-cache-dtype", "")).startswith("fp8") else None,
             spread=bool(flag(options, EXPERT_PARALLEL)),
             sharing=sharing if cpu else 1,
+            prefix_caching=flag(options, "enable-prefix-caching") is not False,
+            state_element_bytes=ELEMENT_BYTES.get(str(options.get("mamba-ssm-cache-dtype"))),
         )

@@ -6,6 +6,7 @@ step takes at least the time to read its bytes from memory, and at least the tim
 * Bytes: the weights, once for each engine and pipeline stage, and each request's KV cache at its mean length (prompt + half of the
   output). Of the experts, only those count that the step's tokens choose, evenly and at random.
 * Arithmetic: two operations for each active weight and token (the output head only for output tokens), and attention's two products.
+  Mamba and linear attention layers read and write their state once for each request; their own arithmetic counts nothing.
 
 Communication, launch times, sampling and embedding cost nothing here, so real servers stay below. Checked by hand for gpt-oss-120b on one
 H200 with 512 requests of 1024 in and 1024 out: 64.0 GB of weights and 31.4 GB of caches in 19.9 ms, 25.8k tokens/s.
@@ -16,29 +17,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servemark.errors import WeightsRefused
+from servemark.planning.devices import Device
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
-
-
-@dataclass(frozen=True)
-class Device:
-    """Peaks of one GPU: bytes/s of its memory, dense operations/s in 16 bits, and the factor for 8-bit floats."""
-
-    bytes_per_s: float
-    operations_per_s: float
-    float8_factor: float
-
-
-_HOPPER, _AMPERE = (989.4e12, 2.0), (312e12, 1.0)
-DEVICES = {
-    "NVIDIA A100-SXM4-40GB": Device(1.555e12, *_AMPERE),
-    "NVIDIA A100-SXM4-80GB": Device(2.039e12, *_AMPERE),
-    "NVIDIA H100 80GB HBM3": Device(3.35e12, *_HOPPER),
-    "NVIDIA GH200 480GB": Device(4.0e12, *_HOPPER),
-    "NVIDIA GH200 144G HBM3e": Device(4.9e12, *_HOPPER),
-    "NVIDIA H200": Device(4.8e12, *_HOPPER),
-}
-"""Peaks by nvidia-smi's name of the GPU. Source: NVIDIA's data sheets, numbers without sparsity."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +28,17 @@ class Bound:
 
     output_tokens_per_s: float
     limit: Literal["memory", "arithmetic"]
+
+
+def unbounded(architecture: Architecture) -> str | None:
+    """Return why a model has no bound, as a clause; None if it has one."""
+    if architecture.unknown:
+        return f"the size of the model is unknown ({architecture.unknown})"
+    if not architecture.bits_known:
+        return f"the bits of a weight with the quantisation {architecture.quantisation!r} are unknown"
+    if architecture.latent and architecture.latent.index_width:
+        return "sparse attention reads a part of the KV cache"
+    return None
 
 
 def bound(
@@ -62,14 +54,11 @@ def bound(
     """Return the bound for ``concurrency`` requests always in flight, in equal shares on the replicas of the deployment.
 
     ``input_tokens``, ``output_tokens``: of each request, 1 or more, without a prefix that the server reads once for all.
-    ``kv_element_bytes``: 1 for an fp8 KV cache; default of the model's dtype. WeightsRefused: the width of the MLPs or the bits of the
-    quantised weights are unknown.
+    ``kv_element_bytes``: 1 for an fp8 KV cache; default of the model's dtype. WeightsRefused: planning cannot size the model, or the bits
+    of the quantised weights are unknown.
     """
-    if not architecture.bits_known:
-        raise WeightsRefused(
-            f"the bits of a weight with the quantisation {architecture.quantisation!r} are unknown, so there is no roofline bound.",
-            reason="architecture_unknown",
-        )
+    if why := unbounded(architecture):
+        raise WeightsRefused(f"{why}, so there is no roofline bound.", reason="architecture_unknown")
     parts = architecture.parameters()
     # Of one replica; all are alike.
     requests = concurrency / topology.replicas
@@ -83,15 +72,19 @@ def bound(
     # Tensor parallel ranks share one copy of the weights; data parallel ones share the experts only.
     weights = topology.pipeline_parallel * (topology.data_parallel * dense + experts)
     length = input_tokens + output_tokens / 2
-    seen = [min(window or length, length) for window in architecture.windows]
-    element = kv_element_bytes or architecture.dtype_bytes
-    cache = 2 * architecture.kv_heads * architecture.head_dim * element * sum(seen)
+    windows = [window for layer, window in enumerate(architecture.windows) if layer not in architecture.kinds.attention_free]
+    seen = sum(min(window or length, length) for window in windows)
+    # Each tensor parallel rank reads a whole latent vector.
+    copies = topology.tensor_parallel if architecture.latent else 1
+    cache = architecture.token_bytes(1, kv_element_bytes) * seen * copies
+    if architecture.state:
+        cache += 2 * len(architecture.kinds.stateful) * architecture.state.rank_bytes(1, architecture.dtype_bytes)
     active = parts.dense + parts.experts * expert_share
-    attention = 4 * architecture.heads * architecture.head_dim
-    made = 2 * (active + head) + attention * sum(seen)
+    decoding, reading = architecture.attention_operations
+    made = 2 * (active + head) + decoding * seen
     # Attention of a prompt's token covers half of the prompt on average.
-    read = 2 * active + attention * sum(min(window or input_tokens, input_tokens / 2) for window in architecture.windows)
-    speed = device.operations_per_s * (device.float8_factor if architecture.float8_arithmetic else 1.0)
+    read = 2 * active + reading * sum(min(window or input_tokens, input_tokens / 2) for window in windows)
+    speed = device.operations_per_s(architecture.arithmetic_bits)
     memory_s = (weights + requests * cache) / device.bytes_per_s / topology.replica_size
     arithmetic_s = (requests * made + prompts * read) / speed / topology.replica_size
     return Bound(concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")

@@ -142,7 +142,9 @@ class Manifest(Record):
     bytes: int
     config: dict[str, Any] = Field(description="the model's config.json")
     weight_bytes: int | None = Field(description="bytes of all tensors in the safetensors files; null: random weights, none are stored")
-    parameters: int = Field(description="number of parameters: from the safetensors headers, else from the model's shape")
+    parameters: int | None = Field(
+        description="number of parameters: from the safetensors headers, else from the model's shape; null: random weights of unknown shape"
+    )
     load_format: Literal["auto", "dummy"] = Field(default="auto", description="dummy: random weights; only config and tokenizer are files")
     ignored: tuple[str, ...] = Field(default=(), description="weights in the directory that vLLM does not load; not hashed")
 

@@ -12,14 +12,18 @@ from servemark.records.topology import Topology
 
 
 class Estimate(Strict):
-    """Memory that planning expects. 1 GiB is 2**30 bytes."""
+    """Memory that planning expects. 1 GiB is 2**30 bytes. Null: not estimated."""
 
-    weights_gib: float = Field(description="weights on one rank")
-    kv_bytes_per_token: int = Field(description="KV cache bytes of one token over all layers, on one rank")
-    kv_cache_gib: float = Field(description="memory left for the KV cache on one rank")
-    kv_cache_tokens: int = Field(description="capacity of one engine's KV cache, tokens")
-    max_concurrency: float = Field(description="requests of max_model_len tokens that fit at once")
+    weights_gib: float | None = Field(description="weights on one rank; if the KV cache is not estimated, an equal share of the checkpoint")
+    kv_bytes_per_token: int | None = Field(default=None, description="KV cache bytes of one token over all attention layers, on one rank")
+    kv_cache_gib: float | None = Field(default=None, description="memory left for the KV cache on one rank")
+    kv_cache_tokens: int | None = Field(default=None, description="capacity of one engine's KV cache, tokens")
+    max_concurrency: float | None = Field(default=None, description="requests of max_model_len tokens that fit at once")
     max_model_len: int
+    state_bytes_per_request: int = Field(
+        default=0, description="bytes of the Mamba or linear attention states of one request, on one rank; 0: no such layers"
+    )
+    not_estimated: str | None = Field(default=None, description="why the KV cache is not estimated; null: it is")
 
 
 class PlannedPoint(Strict):

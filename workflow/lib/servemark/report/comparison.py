@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from servemark.errors import ServemarkError
 from servemark.measurement.intervals import LEAST, Interval
+from servemark.planning import devices
+from servemark.planning.devices import Device
 from servemark.planning.options import own_tokens
-from servemark.planning.roofline import DEVICES, Bound, Device, bound
+from servemark.planning.roofline import Bound, bound
 from servemark.records import Plan
 from servemark.report import comparable, formatting, views
 from servemark.report.columns import MEDIANS
@@ -264,7 +266,7 @@ def _device(data: RunRecords) -> Device | str:
     names = sorted({gpu.name for gpu in data.machine.gpus})
     if len(names) != 1:
         return f"The GPUs are of different kinds, or none was found: {', '.join(names) or 'none'}."
-    return DEVICES.get(names[0]) or f"servemark has no data-sheet peaks for {names[0]}."
+    return devices.find(data.machine.gpus[0]) or f"servemark has no data-sheet peaks for {names[0]}."
 
 
 def _bound(data: RunRecords, plan: Plan | None, point: Point, device: Device) -> Bound | str:

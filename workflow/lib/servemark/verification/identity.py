@@ -50,7 +50,7 @@ def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
     if manifest.load_format == "dummy":
         if older:
             return  # Another version may count the parameters of a shape in another way.
-        shape = Architecture.from_config(manifest.config).parameters().total
+        shape = Architecture.from_config(manifest.config).total
         yield from differ(f"model {name}: parameters", Stated(file, manifest.parameters), Stated("the model's config", shape))
         return
     # Names of the same file twice, in folders such as `original`, add to the bytes and not to the tensors.
@@ -58,7 +58,7 @@ def _manifest(name: str, manifest: Manifest, older: bool) -> Iterator[str]:
     if not tensors <= files:
         yield f"model {name}: {file} states {tensors} bytes of tensors, and its safetensors files have {files}."
     # An element has 1 to 8 bytes, or half a byte (F4).
-    if not tensors / _MOST_BYTES <= manifest.parameters <= 2 * tensors:
+    if manifest.parameters is None or not tensors / _MOST_BYTES <= manifest.parameters <= 2 * tensors:
         yield f"model {name}: {file} states {manifest.parameters} parameters, which do not fit {tensors} bytes of tensors."
 
 

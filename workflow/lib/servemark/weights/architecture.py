@@ -1,56 +1,47 @@
-"""The shape of a transformer as its config.json states it, with windows and parameter counts."""
+"""The shape of a model as its config.json states it: layers, windows, states and parameter counts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from servemark.errors import WeightsRefused
-from servemark.weights import quantisation
+from servemark.weights import latent, layers, quantisation
+from servemark.weights.config_keys import Unsized, first, stated
+from servemark.weights.latent import Latent
+from servemark.weights.layers import Layers
+from servemark.weights.model_types import (
+    ATTENTION_BIAS_BY_DEFAULT,
+    ATTENTION_GATE,
+    DEFAULTS,
+    EMBEDDINGS_EVERYWHERE,
+    EXPERT_BIAS,
+    LEARNED_POSITIONS,
+    UNGATED,
+    WIDTH_BY_DEFAULT,
+)
+from servemark.weights.parameters import Parameters
+from servemark.weights.states import State
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma3_text": {
-        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
-        "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
-    }
-}  # fmt: skip
-"""Defaults of types whose published config.json leaves them out (transformers 5.19, Gemma3TextConfig)."""
-
 MAX_LAYERS = 10_000  # the deepest published models have some 130
-UNREAD_PATTERNS = ("full_attention_interval", "hybrid_override_pattern")
-"""Keys that give attention to some layers only (Qwen3-Next, Nemotron-H)."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameter counts of the whole model by part.
-
-    Attributes:
-        dense: attention, MLPs of dense layers and routers of all layers.
-        experts: weights of all routed experts, without their biases.
-        head: the output head; 0 if it is tied to the input embedding.
-    """
-
-    dense: int
-    experts: int
-    expert_biases: int
-    embedding: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        """All parameters."""
-        return self.dense + self.experts + self.expert_biases + self.embedding + self.head
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+VOCABULARY = ("vocab_size", "padded_vocab_size")
+WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder-only transformer.
+    """A decoder-only language model.
 
     Attributes:
-        windows: attention window of each layer in tokens; None is full attention.
+        windows: attention window of each layer in tokens; None is full attention, and a layer without attention.
+        kv_heads, head_dim: of keys and values in the KV cache; with latent attention one head as wide as the latent vector.
         dense_intermediate: MLP width of the layers without experts; None if config.json does not state it.
         expert_intermediate: width of one expert; 0 without experts.
         stored_bytes: bytes of one unquantised weight in the checkpoint.
@@ -60,7 +51,17 @@ class Architecture:
             unquantised weight.
         float8_arithmetic: activations are 8-bit floats too, so matrix products are 8-bit.
         max_positions: the model's longest sequence in tokens; None if config.json does not state it.
-        embeddings_everywhere: every pipeline stage holds embedding and head (:data:`EMBEDDINGS_EVERYWHERE`).
+        embeddings_everywhere: every pipeline stage holds embedding and head (:data:`servemark.weights.model_types.EMBEDDINGS_EVERYWHERE`).
+        float4_arithmetic: weights and activations are 4-bit floats, so matrix products are 4-bit.
+        shared_intermediate: MLP width of the shared experts of a layer with experts, together; each token passes through them.
+        attention_gate: the query projection is twice as wide, because it also makes a gate (Qwen3-Next).
+        embedding_width: of a token's embedding; ``hidden``, but for small OPT models.
+        learned_positions: rows of a learned embedding of positions.
+        draft_layers: layers for multi-token prediction in a checkpoint with latent attention; vLLM loads them for speculation only.
+        latent: widths of latent attention (MLA); None without it.
+        kinds: layers without attention, and layers with a state.
+        unknown: why planning cannot size the model, as a clause; None if it can. Of a model with a reason, only ``heads``, ``layers``,
+            ``max_positions``, ``experts`` and the quantisation are used, 0 where config.json does not state them.
     """
 
     model_type: str
@@ -88,12 +89,24 @@ class Architecture:
     attention_bias: bool
     expert_bias: bool
     embeddings_everywhere: bool
+    float4_arithmetic: bool
+    shared_intermediate: int
+    attention_gate: bool
+    embedding_width: int
+    learned_positions: int
+    draft_layers: int
+    latent: Latent | None
+    kinds: Layers
+    unknown: str | None
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Architecture:
-        """Read a Hugging Face config.json, or its ``text_config``, or raise WeightsRefused if planning cannot use it.
+        """Read a Hugging Face config.json, or its ``text_config``; ``unknown`` tells what planning cannot size.
 
         vLLM reads the same alternative key names (vllm/transformers_utils/model_arch_config_convertor.py).
+
+        Raises:
+            WeightsRefused: a value is broken, or contradicts another one.
         """
         try:
             return cls._of(config)
@@ -104,47 +117,69 @@ class Architecture:
     def _of(cls, config: dict[str, Any]) -> Architecture:
         text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
         text = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
-        if "kv_lora_rank" in text:
-            raise _unknown(f"Models of type {text.get('model_type')!r} have latent attention (MLA). Planning cannot calculate its memory.")
-        layers = _positive(text, "num_hidden_layers", "n_layer")
-        hidden = _positive(text, "hidden_size", "n_embd")
-        heads = _positive(text, "num_attention_heads", "n_head")
-        if layers > MAX_LAYERS or heads > hidden:
-            raise ValueError(f"{layers:,} layers of width {hidden:,} with {heads:,} attention heads")
+        count, hidden, heads = (first(text, *names) or 0 for names in (LAYERS, HIDDEN, HEADS))
+        if count > MAX_LAYERS or (hidden and heads > hidden):
+            raise ValueError(f"{count:,} layers of width {hidden:,} with {heads:,} attention heads")
         model_type = str(text.get("model_type", ""))
-        experts = _first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
+        experts = first(text, "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts") or 0
         # Without a dtype float32, as in Hugging Face and vLLM.
         dtype = str(text.get("dtype") or text.get("torch_dtype") or "float32").removeprefix("torch.")
-        if dtype not in DTYPE_BYTES:
-            raise _unknown(f"config.json states the dtype {dtype!r}; planning supports {', '.join(DTYPE_BYTES)}.")
-        stored_bytes = DTYPE_BYTES[dtype]
+        stored_bytes = DTYPE_BYTES.get(dtype, 2)
         quantised = quantisation.read(text, 8.0 * min(stored_bytes, 2))
+        width = first(text, "intermediate_size_mlp", *(() if experts else ("shared_intermediate_size",)), *WIDTHS)
+        width = width or (4 * hidden if model_type in WIDTH_BY_DEFAULT else None)
+        kinds, mla, unknown = Layers(), None, None
+        try:
+            for names in (LAYERS, HIDDEN, VOCABULARY):
+                _require(text, names)
+            mla, kinds = latent.read(text), layers.read(text, count, hidden)
+            if len(kinds.attention_free) < count:
+                _require(text, HEADS)
+            if dtype not in DTYPE_BYTES:
+                raise Unsized(f"unknown dtype {dtype!r} in config.json")
+        except Unsized as error:
+            unknown = str(error)
+        with_experts = (layers.expert_layers(text, count) if kinds.experts is None else kinds.experts) if experts else 0
+        if unknown is None and width is None and count > with_experts + kinds.mlp_free:
+            unknown = f"unknown MLP: config.json states no whole number above 0 for {WIDTHS[0]!r}"
+        one_group = text.get("multi_query") and not text.get("new_decoder_architecture")
+        kv_heads = 1 if one_group else first(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num") or heads
+        positions = first(text, *POSITIONS)
         return cls(
             model_type=model_type,
-            layers=layers,
+            layers=count,
             hidden=hidden,
             heads=heads,
-            kv_heads=_first(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num") or heads,
-            head_dim=_first(text, "head_dim") or hidden // heads,
-            vocab=_positive(text, "vocab_size"),
+            kv_heads=1 if mla else kv_heads,
+            head_dim=mla.width if mla else first(text, "head_dim", "kv_channels") or (heads and hidden // heads),
+            vocab=first(text, *VOCABULARY) or 0,
             stored_bytes=stored_bytes,
             dtype_bytes=min(stored_bytes, 2),
-            windows=_windows(text, layers),
-            dense_intermediate=_first(text, "intermediate_size_mlp", "intermediate_size", "n_inner"),
-            expert_intermediate=(experts and _first(text, "moe_intermediate_size", "intermediate_size", "n_inner")) or 0,
-            expert_layers=_expert_layers(text, layers) if experts else 0,
+            windows=() if unknown else _windows(text, count),
+            dense_intermediate=width,
+            expert_intermediate=(experts and first(text, "moe_intermediate_size", "intermediate_size", "n_inner")) or 0,
+            expert_layers=with_experts,
             experts=experts,
-            experts_per_token=_first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
+            experts_per_token=first(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
             quantisation=quantised.method,
             weight_bits=quantised.weight_bits,
             expert_bits=quantised.expert_bits,
             bits_known=quantised.known,
             float8_arithmetic=quantised.float8_arithmetic,
+            float4_arithmetic=quantised.float4_arithmetic,
             tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
-            max_positions=_first(text, "max_position_embeddings", "n_positions"),
+            max_positions=positions,
             attention_bias=bool(text.get("attention_bias", model_type in ATTENTION_BIAS_BY_DEFAULT)),
             expert_bias=model_type in EXPERT_BIAS,
             embeddings_everywhere=model_type in EMBEDDINGS_EVERYWHERE,
+            shared_intermediate=layers.shared_width(text) if experts else 0,
+            attention_gate=bool(text.get("attn_output_gate", model_type in ATTENTION_GATE)),
+            embedding_width=first(text, "word_embed_proj_dim") or hidden,
+            learned_positions=(positions or 0) + LEARNED_POSITIONS[model_type] if model_type in LEARNED_POSITIONS else 0,
+            draft_layers=(mla and first(text, "num_nextn_predict_layers")) or 0,
+            latent=mla,
+            kinds=kinds,
+            unknown=unknown,
         )
 
     @property
@@ -153,91 +188,110 @@ class Architecture:
         return self.experts > 0
 
     @property
+    def state(self) -> State | None:
+        """The state of a Mamba or linear attention layer; None without such layers."""
+        return self.kinds.state if self.kinds.stateful else None
+
+    @property
+    def attention_layers(self) -> int:
+        """Number of layers with attention."""
+        return self.layers - len(self.kinds.attention_free)
+
+    @property
     def attention_parameters(self) -> int:
-        """Query, key, value and output projections of one layer, with biases where the model has them."""
+        """Projections of one layer's attention, with biases where the model has them."""
+        if self.latent:
+            return self.latent.parameters(self.hidden, self.heads)
         query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
         biases = query + 2 * key + (self.hidden if self.model_type in EXPERT_BIAS else 0)
-        return 2 * self.hidden * (query + key) + (biases if self.attention_bias else 0)
+        gate = self.hidden * query if self.attention_gate else 0
+        return 2 * self.hidden * (query + key) + gate + (biases if self.attention_bias else 0)
+
+    @property
+    def attention_operations(self) -> tuple[int, int]:
+        """Operations of one layer's attention for a token and each token that it attends to: (of an output token, of a prompt's token)."""
+        if self.latent:
+            made, read = self.latent.products
+            return 2 * self.heads * made, 2 * self.heads * read
+        both = 4 * self.heads * self.head_dim
+        return both, both
+
+    @property
+    def arithmetic_bits(self) -> int:
+        """Bits of the numbers that matrix products multiply."""
+        return 4 if self.float4_arithmetic else 8 if self.float8_arithmetic else 16
+
+    @property
+    def expert_layer_parameters(self) -> tuple[int, int]:
+        """Parameters of a layer with experts, without its attention: (router and shared experts, routed experts)."""
+        matrices = self.mlp_matrices * self.hidden
+        return self.hidden * self.experts + matrices * self.shared_intermediate, self.experts * matrices * self.expert_intermediate
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP: up, down and, in most models, the gate."""
+        return 2 if self.model_type in UNGATED else 3
+
+    @property
+    def total(self) -> int | None:
+        """All parameters by the shape; None if planning cannot size the model."""
+        return None if self.unknown else self.parameters().total
+
+    def token_bytes(self, tensor_parallel: int, element_bytes: int | None = None) -> int:
+        """Return the KV cache bytes of one token and attention layer on one rank: of the whole latent vector, or of one KV head or more.
+
+        ``element_bytes``: of a KV cache element; None is the model's dtype. KV heads of a rank: vLLM's config/model.py, get_num_kv_heads.
+        """
+        element = element_bytes or self.dtype_bytes
+        if self.latent:
+            return self.latent.token_bytes(element)
+        # 2: keys and values.
+        return 2 * max(1, self.kv_heads // tensor_parallel) * self.head_dim * element
 
     def parameters(self) -> Parameters:
-        """Return parameter counts by the shape, without norm weights (a few per layer)."""
-        dense_layers = self.layers - self.expert_layers
-        if dense_layers and not self.dense_intermediate:
-            raise _missing("intermediate_size")
-        mlp = 3 * self.hidden * (self.dense_intermediate or 0)
-        expert = 3 * self.hidden * self.expert_intermediate
+        """Return parameter counts by the shape, without norm weights (a few per layer); raise WeightsRefused if it is unknown."""
+        if self.unknown:
+            raise _refused("architecture_unknown", f"The size of the model is unknown ({self.unknown}).", SIZE_BY_FILES)
+        dense_layers = self.layers - self.expert_layers - self.kinds.mlp_free
+        mlp = self.mlp_matrices * self.hidden * (self.dense_intermediate or 0)
+        states = len(self.kinds.stateful) * self.kinds.state.parameters if self.kinds.state else 0
+        shared, routed = self.expert_layer_parameters
         expert_bias = (2 * self.expert_intermediate + self.hidden) if self.expert_bias else 0
-        embedding = self.vocab * self.hidden
+        embedding = self.vocab * self.embedding_width
         return Parameters(
-            dense=self.layers * self.attention_parameters + dense_layers * mlp + self.expert_layers * self.hidden * self.experts,
-            experts=self.expert_layers * self.experts * expert,
+            dense=self.attention_layers * self.attention_parameters + states + dense_layers * mlp + self.expert_layers * shared,
+            experts=self.expert_layers * routed,
             expert_biases=self.expert_layers * self.experts * expert_bias,
-            embedding=embedding,
+            embedding=embedding + self.learned_positions * self.hidden,
             head=0 if self.tie_word_embeddings else embedding,
         )
 
 
-ATTENTION_BIAS_BY_DEFAULT = frozenset({"qwen2", "qwen2_moe"})
-"""Types whose q, k, v projections have a bias although config.json has no ``attention_bias``."""
-EXPERT_BIAS = frozenset({"gpt_oss"})
-"""Types whose experts, and the attention's output projection, have biases."""
-EMBEDDINGS_EVERYWHERE = frozenset({"gpt_oss", "qwen3_moe"})
-"""Types whose vLLM class makes embedding and head on every pipeline stage (vLLM 0.32.0, models/gpt_oss.py and qwen3_moe.py; llama.py
-and qwen2.py make each only on the stage that uses it)."""
+COMPLETE = "Use a complete Hugging Face checkpoint of a decoder-only language model."
+SIZE_BY_FILES = "Use a checkpoint with weights: their files state its size."
 
 
 def _refused(reason: str, what: str, do: str = "Compare it with the published one.") -> WeightsRefused:
     return WeightsRefused(what, look="config.json of the model", do=do, reason=reason)
 
 
-def _unknown(what: str) -> WeightsRefused:
-    do = "Choose another model: servemark supports full and sliding-window attention in float32, float16 and bfloat16."
-    return _refused("architecture_unknown", what, do)
+def _require(config: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """Raise Unsized if config.json has none of ``names``, and WeightsRefused if it has one with a wrong value."""
+    try:
+        stated(config, *names)
+    except Unsized as error:
+        if wrong := [name for name in names if config.get(name) is not None]:
+            what = f"config.json has {config[wrong[0]]!r} for {wrong[0]!r}, which is no whole number above 0."
+            raise _refused("config_incomplete", what, COMPLETE) from None
+        raise error from None
 
 
-def _missing(*names: str) -> WeightsRefused:
-    what = f"config.json states no whole number above 0 for {' or '.join(repr(name) for name in names)}, which planning needs."
-    return _refused("config_incomplete", what, "Use a complete Hugging Face checkpoint of a decoder-only language model.")
-
-
-def _first(config: dict[str, Any], *names: str) -> int | None:
-    """Return the value of the first of ``names`` that is a whole number above zero."""
-    return next((value for value in map(config.get, names) if type(value) is int and 0 < value < 2**31), None)
-
-
-def _positive(config: dict[str, Any], *names: str) -> int:
-    if (value := _first(config, *names)) is None:
-        raise _missing(*names)
-    return value
-
-
-def _expert_layers(config: dict[str, Any], layers: int) -> int:
-    """Return the number of layers with experts, by the keys of Qwen-MoE and Llama 4 (step, exceptions) and of DeepSeek (first dense)."""
-    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
-    without = set(config.get("mlp_only_layers") or ())
-    first = config.get("first_k_dense_replace") or 0
-    return sum(layer >= first and layer not in without and (layer + 1) % step == 0 for layer in range(layers))
-
-
-def _windows(config: dict[str, Any], layers: int) -> tuple[int | None, ...]:
-    """Return the sliding window of each layer, by ``layer_types`` or, without it, one window for all layers."""
-    used = config.get("use_sliding_window") is not False
-    window = (used and config.get("sliding_window")) or None
-    if window is not None and (type(window) is not int or window < 1):
-        raise ValueError(f"sliding_window is {window!r}")
+def _windows(config: Mapping[str, Any], count: int) -> tuple[int | None, ...]:
+    """Return the sliding window of each layer; raise WeightsRefused if ``layer_types`` does not fit the other keys."""
     kinds = config.get("layer_types")
-    if kinds is None:
-        if unread := [name for name in UNREAD_PATTERNS if config.get(name)]:
-            raise _unknown(f"{unread[0]} in config.json gives attention to some layers only. Planning reads layer_types alone.")
-        pattern = config.get("sliding_window_pattern")
-        if window and isinstance(pattern, int) and pattern > 1:
-            # Gemma 3: every n-th layer has full attention.
-            return tuple(None if (layer + 1) % pattern == 0 else window for layer in range(layers))
-        return (window,) * layers
-    if len(kinds) != layers:
-        raise _refused("config_incomplete", f"config.json names {len(kinds)} layer_types for {layers} layers.")
-    if other := sorted({*kinds} - {"full_attention", "sliding_attention"}):
-        raise _unknown(f"config.json has layers of the types {', '.join(other)}.")
-    if "sliding_attention" in kinds and not window and used:
-        raise _missing("sliding_window")
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    if kinds is not None and len(kinds) != count:
+        raise _refused("config_incomplete", f"config.json names {len(kinds)} layer_types for {count} layers.")
+    if "sliding_attention" in (kinds or ()) and not config.get("sliding_window") and config.get("use_sliding_window") is not False:
+        what = "config.json states no whole number above 0 for 'sliding_window', which planning needs."
+        raise _refused("config_incomplete", what, COMPLETE)
+    return layers.windows(config, count)

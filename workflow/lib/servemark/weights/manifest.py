@@ -35,7 +35,7 @@ class Contents:
     sizes: Mapping[str, int]
     config: dict[str, Any]
     weight_bytes: int | None
-    parameters: int
+    parameters: int | None
     ignored: tuple[str, ...] = ()
 
 
@@ -78,7 +78,7 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
     """List the files of ``directory`` and read the safetensors headers; ignore hidden names and hash nothing.
 
     Args:
-        dummy: for random weights: leave out the directory's weights, and count the parameters from the shape.
+        dummy: for random weights: leave out the directory's weights, and count the parameters from the shape (None if unknown).
 
     Raises:
         WeightsRefused: a file is missing, unreadable, truncated, of a refused kind or outside the directory.
@@ -99,7 +99,7 @@ def examine(directory: Path, *, dummy: bool = False) -> Contents:
         do = f"Put one of these next to config.json: {', '.join(TOKENIZER_FILES)}."
         raise refused(directory / "tokenizer.json", "tokenizer_missing", "The tokenizer is missing.", do)
     if dummy:
-        return Contents(sizes, config, None, Architecture.from_config(config).parameters().total)
+        return Contents(sizes, config, None, Architecture.from_config(config).total)
     headers = [read_header(directory / path) for path in _weights(directory, sizes, listed)]
     return Contents(sizes, config, sum(size for size, _ in headers), sum(count for _, count in headers), tuple(sorted(ignored)))
 

@@ -20,6 +20,7 @@ class Quantised:
     expert_bits: float
     float8_arithmetic: bool = False
     known: bool = True
+    float4_arithmetic: bool = False
 
 
 def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
@@ -37,13 +38,14 @@ def read(config: Mapping[str, Any], unquantised: float) -> Quantised:
     if method == "fp8":
         return Quantised(method, 8.0, 8.0, float8_arithmetic=True)
     if method == "modelopt" and (found := MODELOPT_BITS.get(str(settings.get("quant_algo", "")).upper())):
-        return Quantised(method, found, found, float8_arithmetic=found == 8.0)
+        return Quantised(method, found, found, float8_arithmetic=found == 8.0, float4_arithmetic=found < 8.0)
     if method == "compressed-tensors" and (group := _only_group(settings)):
         weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
         if isinstance(weights.get("num_bits"), int):
             width = _with_scales(weights["num_bits"], weights.get("group_size"), zero_points=not weights.get("symmetric", True))
-            eight = (inputs.get("num_bits"), inputs.get("type")) == (8, "float")
-            return Quantised(method, width, width, float8_arithmetic=eight and weights.get("type") == "float")
+            bits = inputs.get("num_bits") if {inputs.get("type"), weights.get("type")} == {"float"} else None
+            four = bits == weights["num_bits"] == 4
+            return Quantised(method, width, width, float8_arithmetic=bits == 8, float4_arithmetic=four)
     if isinstance(settings.get("bits"), int):
         width = _with_scales(settings["bits"], settings.get("group_size") or 128, zero_points=True)
         return Quantised(method, width, width)
