@@ -35,7 +35,8 @@ def _aliases(item: Callable[[int], str]) -> str:
     return "a0: &a0 [x, x]\n" + "".join(f"a{level}: &a{level} {item(level - 1)}\n" for level in range(1, 60))
 
 
-GRID = "".join(f"    options.k{key}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" for key in range(3))
+_SWEPT = ("max-num-seqs", "max-logprobs", "max-loras")
+GRID = "".join(f"    options.{name}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" for name in _SWEPT)
 SWEEP = f"sweeps:\n- over: deployments.plain\n  grid:\n{GRID}"
 CODE = '__import__("os").system("touch hacked")'
 
@@ -133,7 +134,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         BASE + SWEEP + f"- over: workloads.chat\n  grid:\n    input_tokens: [{', '.join(map(str, range(1, 1001)))}]\n",
         "20,000",
     ),
-    "one-sweep": (BASE + SWEEP + "    options.k3: [1, 2]\n", "one-sweep.yaml:27: sweeps[0].grid: "),
+    "one-sweep": (BASE + SWEEP + "    options.stream-interval: [1, 2]\n", "one-sweep.yaml:27: sweeps[0].grid: "),
     # hostile cluster files
     "cluster-bomb": (BASE + "cluster: ./bomb-of-lists.yaml\n", "bomb-of-lists.yaml:"),
     "cluster-deep": (BASE + "cluster: ./deep-list.yaml\n", "deep-list.yaml:1:"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 VERSION = "0.0.0+standin"
 _SITE = Path(__file__).with_name("site")
+_OPTIONS = Path(__file__).parents[2] / "workflow" / "lib" / "servemark" / "environments" / "vllm-options" / "0.32.0.json"
 
 
 def make_prefix(directory: Path) -> Path:
@@ -30,6 +31,7 @@ def make_prefix(directory: Path) -> Path:
     venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory), "platbase": str(directory)}))
     shutil.copytree(_SITE, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_OPTIONS, packages / "vllm" / "standin_options.json")
     for name in ("vllm", "torch", "ray"):
         metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)

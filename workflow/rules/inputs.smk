@@ -3,7 +3,7 @@
 import os
 
 from servemark.config import restarts
-from servemark.environments import lockfiles
+from servemark.environments import lockfiles, own_lock
 from servemark.measurement import contents, slo
 from servemark.variables import passed_on
 
@@ -48,6 +48,8 @@ def environment_parameters(wildcards):
 def environment_sources(wildcards):
     """Return the lock files of an environment; a change rebuilds it."""
     asked = experiment.config.environments[wildcards.environment].lock
+    if asked and own_lock.is_path(asked):
+        return [asked]
     known = lockfiles.table(Path("envs"))
     return [str(path) for lock in known.values() if asked in (lock.name, lockfiles.AUTO) for path in lock.sources()]
 
@@ -85,7 +87,7 @@ def deployment_parameters(wildcards):
     # Only a run may write: a dry run also comes here.
     named = contents.digests(deployment.options, inherited | given, experiment.config.cache, keep=experiment.executes)
     return {
-        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache"}),
+        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache", "options_file"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),

@@ -106,7 +106,7 @@ def test_options_keep_values_and_get_kebab_case_names():
     options = {
         "max_model_len": 512,
         "enforce-eager": True,
-        "no-enable-prefix-caching": False,
+        "no-enable-prefix-caching": True,
         "generation-config": None,
         "compilation-config.cudagraph_mode": "NONE",
         "cudagraph_capture_sizes": [1, 2],
@@ -116,7 +116,7 @@ def test_options_keep_values_and_get_kebab_case_names():
     assert deployment(options=options).options == {
         "max-model-len": 512,
         "enforce-eager": True,
-        "no-enable-prefix-caching": False,
+        "no-enable-prefix-caching": True,
         "generation-config": None,
         "compilation-config.cudagraph_mode": "NONE",
         "cudagraph-capture-sizes": [1, 2],

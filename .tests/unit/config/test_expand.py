@@ -276,7 +276,9 @@ def test_variant_derives_its_own_executor():
     ],
 )
 def test_values_become_parts_of_names(value, part):
-    config = expand(validate(data(sweeps=[{"over": "deployments.plain", "grid": {"options.some_option": [value]}}])))
+    # A prefix: its options are not known before the plan.
+    anything = {"cpu": {"prefix": "/envs/any"}}
+    config = expand(validate(data(environments=anything, sweeps=[{"over": "deployments.plain", "grid": {"options.some_option": [value]}}])))
     assert f"plain-some-option-{part}" in config.deployments
 
 
@@ -309,7 +311,7 @@ def test_expand_refuses_invalid_variants():
 
 
 def test_large_configuration_is_expanded_in_time(tmp_path):
-    deployments = {f"d{i}": {"model": "tiny", "environment": "cpu", "options": {"max-num-seqs": i}} for i in range(200)}
+    deployments = {f"d{i}": {"model": "tiny", "environment": "cpu", "options": {"max-num-seqs": i + 1}} for i in range(200)}
     workloads = {"chat": {**WORKLOAD, "concurrency": [1, 2, 4, 8, 16], "repetitions": 2}}
     path = tmp_path / "large.yaml"
     path.write_text(yaml.safe_dump(data(deployments=deployments, workloads=workloads)))

@@ -105,12 +105,41 @@ def test_nodes_of_another_kind_than_the_planned_one_are_refused():
     assert refused.value.reason == "hardware_differs" and "`constraint`" in refused.value.do
 
 
-def test_node_with_another_kernel_is_refused_by_its_value():
-    planned = {"kernel": "6.1", "gpu_links": None}
-    node_checks.same_kind([node(kind={"kernel": "6.1", "gpu_links": ["X NV18", "NV18 X"]})], planned)
+def test_one_node_with_another_kernel_or_c_library_is_a_warning():
+    planned = {"kernel": "6.1", "glibc": "2.36", "gpu_links": None}
+    assert node_checks.same_kind([node(kind=planned | {"gpu_links": ["X NV18", "NV18 X"]})], planned) == ()
+    nodes = [node("node1", kind=planned), node("node2", kind=planned | {"kernel": "6.2", "glibc": "2.39"})]
+    kernel, library = node_checks.same_kind(nodes, planned)
+    assert all(word in kernel for word in ("node2", "6.2", "6.1")) and all(word in library for word in ("node2", "2.39", "2.36"))
+
+
+def test_kernel_of_the_ledger_key_on_no_node_is_refused():
     with pytest.raises(StageFailed) as refused:
-        node_checks.same_kind([node("node1", kind=planned), node("node2", kind={"kernel": "6.2", "gpu_links": None})], planned)
-    assert refused.value.what == "Node node2: expected kernel 6.1 (probed); found 6.2."
+        node_checks.same_kind([node("node1", kind={"kernel": "6.2"}), node("node2", kind={"kernel": "6.3"})], {"kernel": "6.1"})
+    assert refused.value.what.splitlines() == [
+        "Node node1: expected kernel 6.1 (probed); found 6.2.", "Node node2: expected kernel 6.1 (probed); found 6.3.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["torch", "nccl", "packages"])
+def test_node_with_another_torch_nccl_or_package_is_refused(what):
+    nodes = [node("node1", **{what: "1"}), node("node2", **{what: "2"})]
+    packages = {"node1": {"a": "1 (x)", "b": "1 (x)"}, "node2": {"a": "1 (x)", "b": "1 (y)", "c": "3 (z)"}}
+    with pytest.raises(StageFailed) as refused:
+        node_checks.compare(nodes, 4, needs_ray=False, packages=packages)
+    assert refused.value.reason == "versions_differ" and "node2" in refused.value.what
+    if what == "packages":
+        assert [line.split()[4] for line in refused.value.what.splitlines()] == ["b", "c"]
+
+
+def test_many_differing_packages_are_counted():
+    nodes = [node("node1", packages="1"), node("node2", packages="2")]
+    with pytest.raises(StageFailed) as refused:
+        node_checks.compare(nodes, 4, needs_ray=False, packages={"node1": {f"p{number}": "1" for number in range(9)}})
+    lines = refused.value.what.splitlines()
+    assert len(lines) == 6 and " 4 " in lines[-1]
+    with pytest.raises(StageFailed):
+        node_checks.compare(nodes, 4, needs_ray=False)
 
 
 def test_node_with_lost_links_is_refused_if_the_probe_saw_them():

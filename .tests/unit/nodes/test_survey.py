@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.places import site_packages
 from servemark.errors import ServemarkError
 from servemark.files import private
 from servemark.machine import hardware, network, visible_gpus
@@ -66,11 +67,29 @@ def test_node_is_described_with_the_devices_of_the_allocation(spec, monkeypatch)
     assert (node.name, node.host, node.address, node.interface) == ("node7", identity.host(), "127.0.0.1", "lo")
     assert (node.devices, node.vllm, node.ray) == (2, "0.0.0+standin", "0.0.0+standin")
     assert node.python == ".".join(map(str, sys.version_info[:3]))
+    assert (node.torch, node.nccl) == ("0.0.0+standin", None) and len(node.packages or "") == 64
     assert len(set(node.ports)) == 19 and set(node.ports) <= set(network.PORTS)
     assert node.cpu_count == len(os.sched_getaffinity(0)) and node.memory_gib > 0 and node.kind
     scratch = Path(asked.scratch)
     assert scratch.stat().st_mode & 0o777 == 0o700 == scratch.parent.stat().st_mode & 0o777
     assert (scratch / ".job").read_text() == "7"
+
+
+def test_packages_and_loaded_modules_of_a_node_are_recorded(spec, standin_copy, monkeypatch):
+    monkeypatch.setenv("LOADEDMODULES", "gcc/12.3:brics/nccl/2.27")
+    asked = spec(python=standin_copy.python)
+    before = survey.run_task(asked)
+    assert before.node and before.node.loaded_modules == ("gcc/12.3", "brics/nccl/2.27")
+    assert set(before.distributions) == {"vllm", "torch", "ray"}
+    info = site_packages(standin_copy) / "nvidia_nccl_cu13-2.29.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: 2.29.7\n")
+    after = survey.run_task(asked)
+    assert after.node and after.node.nccl == "2.29.7" and after.node.packages != before.node.packages
+    (info / "RECORD").write_text("nvidia/nccl/lib/libnccl.so.2,sha256=abc,1\n")
+    patched = survey.run_task(asked)
+    assert patched.node and patched.node.packages != after.node.packages
+    assert patched.distributions["nvidia-nccl-cu13"] != after.distributions["nvidia-nccl-cu13"]
 
 
 CPUS = len(os.sched_getaffinity(0))

@@ -14,7 +14,7 @@ from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
 from servemark.planning.advice_data import SENTENCES
-from servemark.planning.plan_deployment import unknown_options
+from servemark.planning.plan_deployment import refused_options
 from servemark.records import Gpu, Plan
 from servemark.weights import builtin
 
@@ -299,10 +299,14 @@ def test_refusal_has_all_reasons(planned):
     ],
 )
 def test_negations_and_parts_of_options_are_known(options, unknown):
-    found = [re.match(r"options\.(\S+): [^;]*(?:; .* (\S+)\.)?$", text) for text in unknown_options(options, KNOWN, "1")]
+    found = [
+        re.match(r"options\.(\S+): .*?(?:; did you mean (\S+)\?|\.$)", text)
+        for text in refused_options(dict.fromkeys(options, 1), [], CHECK)
+    ]
     assert [(one[1], one[2]) for one in found] == unknown
 
 
 def test_suggested_option_is_never_a_refused_one():
-    (words,) = unknown_options(["tensor-paralel-size"], [*KNOWN, "tensor-parallel-size"], "1")
+    found = CHECK.model_copy(update={"serve_options": (*KNOWN, "tensor-parallel-size")})
+    (words,) = refused_options({"tensor-paralel-size": 2}, [], found)
     assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")

@@ -38,20 +38,6 @@ def test_prefix_imports_only_standins_that_name_themselves(python):
     assert lines[1] == f"None {Path(python).parents[1]}"
 
 
-def test_help_lists_the_options_of_the_real_server(python):
-    shown = subprocess.run([python, *CLI, "serve", "--help=all"], capture_output=True, text=True, check=True).stdout
-    for option in (
-        "max-model-len",
-        "enforce-eager",
-        "no-enforce-eager",
-        "dtype",
-        "tensor-parallel-size",
-        "kv-cache-dtype",
-    ):
-        assert f"--{option}" in shown
-    assert "stand-in" in shown
-
-
 def test_socket_refuses_until_ready_and_log_has_all_stages(python, tmp_path):
     with server(python, tmp_path, ready=False, STANDIN_START_S="1") as running:
         time.sleep(0.5)

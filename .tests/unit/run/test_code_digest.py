@@ -109,20 +109,22 @@ def test_each_rule_has_a_digest_unless_it_is_of_a_live_deployment(rules):
 def test_early_rules_depend_on_few_modules():
     """A change of an early rule runs all later rules again, so their dependencies are listed here."""
     assert of_rule("probe_hardware") == {
-        "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "planning.node_share"
+        "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "records.options", "planning.node_share"
     }  # fmt: skip
     assert of_rule("build_environment") == {
         "environments.build", "environments.bytecode_cache", "environments.installed", "environments.lockfiles", "files.content",
-        "records.base", "records.inputs",
+        "records.base", "records.inputs", "records.options",
     }  # fmt: skip
     assert of_rule("check_environment") == {
-        "environments.build", "environments.bytecode_cache", "environments.check", "environments.installed", "environments.lockfiles",
-        "files.content", "lib/servemark/in_model_env/check_environment.py", "machine.visible_gpus", "records.base", "records.inputs",
+        "environments.build", "environments.bytecode_cache", "environments.check", "environments.installed", "environments.known_options",
+        "environments.lockfiles", "files.content", "lib/servemark/environments/vllm-options/0.32.0.json",
+        "lib/servemark/in_model_env/check_environment.py", "lib/servemark/in_model_env/list_options.py", "machine.visible_gpus",
+        "records.base", "records.inputs", "records.options",
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables", "weights",
-        "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
+        "environments", "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables",
+        "weights", "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
     }  # fmt: skip
 
 
@@ -146,7 +148,12 @@ def test_modules_apart_exist_and_each_template_counts():
     templates = {path.relative_to(WORKFLOW).as_posix() for path in WORKFLOW.glob("templates/**/*") if path.is_file()}
     assert templates and templates <= of_rule("write_report")
     other = [path for path in LIBRARY.glob("servemark/**/*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    data_files = {match.resolve() for module, pattern in code_digest.DATA_FILES.items() for match in _folder(module).glob(pattern)}
+    data_files = {
+        match.resolve()
+        for module, patterns in code_digest.DATA_FILES.items()
+        for pattern in patterns.split()
+        for match in _folder(module).glob(pattern)
+    }
     tests_only = {LIBRARY / "servemark" / "measurement" / "formats.yaml"}
     assert set(other) - tests_only <= data_files, "name each file that a module reads in DATA_FILES"
 

@@ -31,11 +31,6 @@ def arguments(argv):
     return parser.parse_known_args(argv)[0]
 
 
-def help_text():
-    options = Path(__file__).with_name("serve_options.txt").read_text()
-    return f"{log.BANNER}\nusage: vllm serve [model_tag] [options]\n\noptions:\n{options}"
-
-
 def load(args, engine_pid):
     """Log vLLM's start-up stages, spread over STANDIN_START_S seconds."""
     name, value = fault()
@@ -75,9 +70,6 @@ def watch_engine(engine, state, server, stopping):
 
 
 def main(argv):
-    if any(word.startswith("--help") or word == "-h" for word in argv):
-        print(help_text())
-        return 0
     args = arguments(argv)
     log.say(log.BANNER)
     log.say(f"non-default args: {vars(args) | {'api_key': None}}")

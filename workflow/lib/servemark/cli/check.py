@@ -16,7 +16,7 @@ from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
 from servemark.config.restarts import starts
-from servemark.environments import build, lockfiles
+from servemark.environments import build, lockfiles, own_lock
 from servemark.environments.lockfiles import Lock
 from servemark.errors import ConfigError, ServemarkError, StageFailed
 from servemark.files import storage
@@ -101,6 +101,10 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
             loc = ("environments", name, "prefix")
             yield _folder(loc, prefix.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
 
+    for loc, text in faults.items() if here else ():
+        if loc[0] == "deployments":
+            yield Finding("problem", f"{'.'.join(loc)}: {text}", loc)
+
 
 def _folder(loc: Loc, folder: Path, fault: str | None, place: str, *, here: bool) -> Finding:
     key = ".".join(loc)
@@ -138,6 +142,10 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
             continue
         if built:
             yield Finding("ok", f"environments.{name}.lock: {lock.name} exists already in {cache}", loc)
+        elif lock.own:
+            yield Finding(
+                "ok", f"environments.{name}.lock: {asked} has {len(lock.packages())} packages with digests; disk space is not checked"
+            )
         else:
             missing[asked] = lock.gib
     if missing:
@@ -154,6 +162,8 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
 def _lock(key: str, asked: str, cluster: Site | None) -> Lock:
     """Return the lock file of an environment. The hardware of a cluster's nodes is unknown here: for ``auto`` the largest that may fit."""
     locks = lockfiles.table(ENVS)
+    if own_lock.is_path(asked):
+        return lockfiles.own(asked, ENVS, sys.version_info[:2], platform.machine())
     if cluster is None:
         return lockfiles.choose(key, asked, ENVS, hardware.probe(), sys.version_info[:2], platform.machine())
     if asked != lockfiles.AUTO:

@@ -16,6 +16,11 @@ def numbers(value: object) -> list[int]:
     return [int(text) for text in texts] if all(text.isdecimal() and int(text) for text in texts) else []
 
 
+def without_workload(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those whose value is :data:`WORKLOAD`, which vLLM does not get."""
+    return {name: value for name, value in options.items() if name not in _ALLOWED or value != WORKLOAD}
+
+
 def refusal(options: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the wrong option and its fault, or None. A number and a list may both be given if they agree."""
     given = {name: options[name] for name in _ALLOWED if options.get(name) is not None}

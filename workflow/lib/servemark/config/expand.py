@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from servemark.config import option_problems, options_files
 from servemark.config.field_types import MAX_CLIENTS, NAME_LENGTH, label
 from servemark.config.model import Config, Deployment, Sweep
 from servemark.config.problems import Loc, Problem, config_error, from_pydantic
@@ -111,6 +112,9 @@ def _apply(config: Config, sweep: Sweep, loc: Loc) -> tuple[Config, list[Problem
         except ValidationError as error:
             found += [_at_sweep(problem, (*loc, way), axes, picked, f"{room}.{variant}") for problem in from_pydantic(error, {})]
             continue
+        refused = option_problems.of_entry(entry, config, (room, name))
+        inside = [replace(problem, loc=problem.loc[2:]) for problem in refused]
+        found += [_at_sweep(problem, (*loc, way), axes, picked, f"{room}.{variant}") for problem in inside]
         if variant in variants or (variant in entries and variant != name):
             found.append(Problem((*loc, way), f"two entries would have the same name, {room}.{variant}"))
         elif len(variant) > NAME_LENGTH:
@@ -136,6 +140,8 @@ def _bad_key(kind: type[Deployment] | type[Load], key: str, loc: Loc) -> Problem
     if head == "variables" and looks_secret(tail):  # before its values become part of a name
         return Problem(loc, "looks like a secret, and a configuration must not hold secrets")
     nested = head in ("topology", "options", "variables", "client_options")
+    if key == options_files.KEY:
+        return Problem(loc, "cannot be swept: write one deployment for each file, or sweep `options.KEY`")
     if head not in kind.model_fields:
         return Problem(loc, "is an unknown key", tuple(kind.model_fields), given=head)
     text = f"needs a key inside it, `{head}.KEY`" if nested else f"`{head}` has no keys inside it"

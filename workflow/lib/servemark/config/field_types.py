@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from servemark.config import cuda_graphs
 from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, abbreviated, kebab, refusal
-from servemark.environments import lockfiles
+from servemark.environments import lockfiles, own_lock
 from servemark.files import folder_name
 from servemark.records.base import MOST, Count
 from servemark.records.load_point import PREFIX
@@ -181,8 +181,11 @@ def _not_supported(value: Any) -> None:
 
 
 def _lock(value: str) -> str:
+    if own_lock.is_path(value):
+        _path(value)
+        return os.path.expanduser(value)
     if value not in LOCKS:
-        raise refuse("is an unknown lock file", allowed=LOCKS)
+        raise refuse("is an unknown lock file", allowed=(*LOCKS, "the path of your own, such as ./my.lock"))
     return value
 
 
@@ -267,7 +270,9 @@ Clients = Annotated[int | Literal["auto"], *_auto_or(1, MAX_CLIENTS)]
 Warmups = Annotated[int | Literal["auto"], *_auto_or(0, MOST)]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]
-Lock = Annotated[str, AfterValidator(_lock), WithJsonSchema({"enum": list(LOCKS)})]
+Lock = Annotated[
+    str, AfterValidator(_lock), WithJsonSchema({"anyOf": [{"enum": list(LOCKS)}, {"type": "string", "pattern": r"/|\.(lock|txt)$"}]})
+]
 NotSupported = Annotated[None, PlainValidator(_not_supported), WithJsonSchema({"type": "null"})]
 # deployment/point, each part a shell pattern
 PointPattern = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]

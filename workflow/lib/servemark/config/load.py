@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from servemark.config import option_problems, options_files
 from servemark.config.cluster import FOLDER, Site
 from servemark.config.expand import ask_without_router, too_little_time, try_expand
 from servemark.config.model import Config
@@ -108,8 +109,13 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         data = _plain(data)
     except RecursionError:
         raise config_error([Problem((), "contains itself through an alias (*name)")], {}, sources) from None
+    data, files, lost = options_files.merged(data)
+    # Before the configuration files: an option in both has the line in the configuration.
+    sources = [*files, *sources]
     if hostile := list(_faults(data)):
         raise config_error(hostile, data, sources)
+    if lost:
+        raise config_error(lost, data, sources)
     cluster, found = _cluster_file(data.get("cluster"))
     checked = {**data, "cluster": None}
     if cluster:
@@ -127,6 +133,7 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
         config = Config.model_validate(checked, context=context)
     except ValidationError as error:
         raise config_error([*found, *from_pydantic(error, data)], data, sources) from None
+    found = found or option_problems.of_config(config, data)
     if not found:
         expanded, found = try_expand(config)
         found = found or [*ask_without_router(expanded), *too_little_time(expanded), *without_repetitions(expanded)] or look(expanded)

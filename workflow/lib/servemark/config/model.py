@@ -67,7 +67,8 @@ class Environment(Strict):
     lock: Lock | None = Field(
         default=None,
         description="build it from the lock file envs/NAME.lock: `cpu`, `cuda12` (NVIDIA driver 525 or newer, x86_64), `cuda13` (driver "
-        "580 or newer, x86_64 and aarch64), or `auto`, which chooses by the probed machine (docs/reference/environments.md)",
+        "580 or newer, x86_64 and aarch64), or `auto`, which chooses by the probed machine (docs/reference/environments.md). Or the path "
+        "of your own lock file (docs/how-to/own-environment.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the folder that holds bin/python")
     container: NotSupported = Field(default=None, description="a container image; not supported yet (docs/how-to/container.md)")
@@ -94,6 +95,11 @@ class Deployment(Strict):
         "captures CUDA graphs up to the most requests that the load points send to one engine. `cudagraph-capture-sizes: workload` "
         "captures fewer sizes up to the same limit (about 20 for 512, where vLLM has 51), so the server starts faster. Both are part of "
         "the ledger key: if you later add a concurrency that needs a new size, servemark measures all points again",
+    )
+    options_file: Location | None = Field(
+        default=None,
+        description="a YAML file of `vllm serve --config`. servemark merges it below `options` and checks it in the same way; an option in "
+        "`options` takes precedence. Plan and ledger key have its content, not its path",
     )
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(

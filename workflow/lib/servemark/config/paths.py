@@ -1,18 +1,21 @@
-"""Check the folders of models and environments that a configuration names."""
+"""Check the folders of models and environments, and the chat templates, that a configuration names."""
 
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from servemark.config.model import Config
 from servemark.config.problems import Problem, shortened
-from servemark.errors import WeightsRefused
+from servemark.environments import lockfiles, options, own_lock
+from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import hub_source, manifest
 from servemark.weights.architecture import Architecture
 
 
 def problems(config: Config, run: Path | None = None) -> list[Problem]:
-    """Return problems of the model and environment folders that this machine reads, without hashing a file.
+    """Return problems of the folders and files that this machine reads, without hashing a file.
 
     Args:
         config: an expanded configuration.
@@ -28,7 +31,22 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
         if not described and not os.access(python, os.X_OK):
             what = "you may not execute" if os.path.lexists(python) else "there is no"
             found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        asked, described = config.environments[name].lock, run and (run / "environments" / name / "environment.json").exists()
+        if asked and own_lock.is_path(asked) and not described and _on_this_machine(config, "build_on") and (fault := _lock_fault(asked)):
+            found.append(Problem(("environments", name, "lock"), fault))
+    for name, deployment in config.deployments.items() if _on_this_machine(config, "stage_on") else ():
+        if wrong := options.missing_file(deployment.options):
+            found.append(Problem(("deployments", name, "options", wrong.option), wrong.text))
     return found
+
+
+def _lock_fault(asked: str) -> str | None:
+    try:
+        lockfiles.own(asked, lockfiles.CHECKOUT / "envs", sys.version_info[:2], platform.machine())
+    except EnvironmentRefused as error:
+        return f"{error.what} {error.do}"
+    return None
 
 
 def _on_this_machine(config: Config, where: str) -> bool:

@@ -149,7 +149,7 @@ def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     key = str(loc[-1])
     allowed = tuple(home.model_fields) if home else ()
     keys = meant(key)
-    if known := next((one for one in (*keys, key) if nearest(one, allowed)), None):
+    if known := next((one for one in (*keys, key) if "." not in one and nearest(one, allowed)), None):
         return Problem(loc, "is an unknown key", allowed, given=known)
     text = "is an unknown key"
     elsewhere = [(one, way) for one in keys for way, model in _HOMES.items() if one in model.model_fields]

@@ -23,7 +23,7 @@ SERVE_OPTIONS = _by_option(
         "set `topology.executor`": "distributed-executor-backend",
         "set `topology.nodes`": "nnodes",
         "servemark starts the processes of a deployment itself; describe them in `topology`": "node-rank master-addr master-port headless",
-        "write its options under `options`, where servemark checks and records them": "config",
+        "name the file with `options_file` of the deployment, so that servemark checks and records its content": "config",
     }
 )
 CLIENT_OPTIONS = _by_option(

@@ -65,7 +65,9 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
             return replay
         progress.say(f"checking {len(alloc.nodes)} node(s): {', '.join(alloc.nodes)}")
         launcher = Launcher(alloc, attempt, scratch)
-        found = node_checks.look(here, launcher)
+        found, warnings = node_checks.look(here, launcher)
+        for words in warnings:
+            progress.say(f"warning: {words}")
         for node in found:
             for words in node.leftovers:
                 progress.say(f"ended a process left by an earlier attempt on {node.name}: {words}")
@@ -74,7 +76,9 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         model_path = _model(here, launcher)
         verify_environment(here.environment, here.config.cache, progress)
         contents.verify(plan.contents, here.config.cache)
-        record = record.model_copy(update={"nodes": found, "replicas": place(plan.topology), "model_path": model_path})
+        record = record.model_copy(
+            update={"nodes": found, "warnings": warnings, "replicas": place(plan.topology), "model_path": model_path}
+        )
         if not hold:
             telemetry.start(here, launcher, found, record.replicas)
         record = record.model_copy(update=executors.of(here, launcher, found).bring_up(record.replicas))

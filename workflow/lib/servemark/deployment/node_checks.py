@@ -24,8 +24,16 @@ _OF_GPUS = ("accelerator", "gpus", "gpu_links")
 _AS_PROBED = f"set {process_request.VISIBLE} as it was when servemark probed the machine, or unset it if it was not set then"
 
 
-def look(here: StageContext, launcher: Launcher) -> tuple[Node, ...]:
+_WARNED = {"kernel": "kernel", "glibc": "C library"}
+"""Parts of the hardware in which single nodes may differ: part -> its name."""
+_SHOWN_PACKAGES = 5
+
+
+def look(here: StageContext, launcher: Launcher) -> tuple[tuple[Node, ...], tuple[str, ...]]:
     """Prepare and describe every node; the servers' first, a client's own last.
+
+    Returns:
+        the nodes, and a sentence for each difference between the servers' nodes that does not stop the start.
 
     Raises:
         StageFailed: a node does not respond, has too few devices, or differs from the others; names node, expected, found.
@@ -53,14 +61,16 @@ def look(here: StageContext, launcher: Launcher) -> tuple[Node, ...]:
         listed_at=time.time(),
         jobs_alive=allocation.jobs_alive() if alloc.job_id else None,
     )
-    found = [result.node for result in run_on_all(here, launcher, spec, here.timeouts.cluster) if result.node]
+    results = run_on_all(here, launcher, spec, here.timeouts.cluster)
+    found = [result.node for result in results if result.node]
     ordered = sorted(found, key=lambda node: alloc.nodes.index(node.name))
     servers = ordered[: topology.nodes]
-    compare(servers, topology.devices_per_node, needs_ray=topology.traits.needs_ray)
-    same_kind(servers, here.plan.key_parts["hardware"])
+    packages = {result.name: result.distributions for result in results}
+    compare(servers, topology.devices_per_node, needs_ray=topology.traits.needs_ray, packages=packages)
+    warnings = same_kind(servers, here.plan.key_parts["hardware"])
     if len(ordered) > 1:
         _check_reach(here, launcher, spec, ordered)
-    return tuple(ordered)
+    return tuple(ordered), warnings
 
 
 def _visible_there(node: Node) -> str:
@@ -68,8 +78,11 @@ def _visible_there(node: Node) -> str:
     return f" ({process_request.VISIBLE} is {node.cuda_visible_devices!r} there)" if node.cuda_visible_devices is not None else ""
 
 
-def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
+def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool, packages: Mapping[str, Mapping[str, str]] | None = None) -> None:
     """Refuse nodes with too few devices or a different environment.
+
+    Args:
+        packages: node -> the environment's packages there, to name those that differ.
 
     Raises:
         StageFailed: names every such node, expected and found.
@@ -80,14 +93,17 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
         if node.devices < devices
     ]
     reason = "devices_missing"
-    for what in ("Python", "vLLM", *(["Ray"] if needs_ray else [])):
+    for what in ("Python", "vLLM", *(["Ray"] if needs_ray else []), "torch", "NCCL", "packages"):
         versions = [getattr(node, what.lower()) for node in nodes]
         usual = Counter(versions).most_common(1)[0][0] if len(nodes) > 2 else versions[0]
         example = nodes[versions.index(usual)].name
         for node, version in zip(nodes, versions, strict=True):
             if version != usual:
                 reason = "versions_differ"
-                problems.append(f"Node {node.name}: expected {what} {usual}, as on {example}; found {version}.")
+                if what != "packages":
+                    problems.append(f"Node {node.name}: expected {what} {usual}, as on {example}; found {version}.")
+                else:
+                    problems += _other_packages(node.name, example, packages or {})
     if problems:
         raise StageFailed(
             "\n".join(problems),
@@ -98,19 +114,48 @@ def compare(nodes: Sequence[Node], devices: int, *, needs_ray: bool) -> None:
         )
 
 
-def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
+def _other_packages(name: str, example: str, packages: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a sentence for each package that a node has in another form than ``example``, at most five and the number of the others."""
+    expected, found = packages.get(example, {}), packages.get(name, {})
+    differing = sorted(one for one in expected.keys() | found.keys() if expected.get(one) != found.get(one))
+    if not differing:
+        return [f"Node {name}: expected the same packages as on {example}; found others."]
+    shown = [
+        f"Node {name}: expected package {one} {expected.get(one, '(none)')}, as on {example}; found {found.get(one, 'none')}."
+        for one in differing[:_SHOWN_PACKAGES]
+    ]
+    more = len(differing) - len(shown)
+    return [*shown, *([f"Node {name}: {more} more packages differ."] if more else [])]
+
+
+def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> tuple[str, ...]:
     """Refuse nodes whose hardware differs from the probed hardware, which stands in the ledger keys.
 
-    A node's GPU links are accepted if the probe could not see them: then they are not in the keys.
+    A node's GPU links are accepted if the probe could not see them: then they are not in the keys. Another kernel or C library is accepted
+    if at least one node has the probed one. If no node has it, the ledger key would name a version on which nothing ran.
+
+    Returns:
+        a sentence for each accepted kernel or C library.
 
     Raises:
         StageFailed: names each such node, expected and found.
     """
-    problems = [
-        f"Node {node.name}: expected {what} {planned.get(what)} (probed); found {found}{_visible_there(node) if what in _OF_GPUS else ''}."
+    accepted = [what for what in _WARNED if any(node.kind.get(what) == planned.get(what) for node in nodes)]
+    differing = [
+        (node, what, found)
         for node in nodes
         for what, found in node.kind.items()
         if planned.get(what) != found and not (what == "gpu_links" and planned.get(what) is None)
+    ]
+    warnings = tuple(
+        f"Node {node.name} has {_WARNED[what]} {found}; the ledger keys state {planned.get(what)}, as probed."
+        for node, what, found in differing
+        if what in accepted
+    )
+    problems = [
+        f"Node {node.name}: expected {what} {planned.get(what)} (probed); found {found}{_visible_there(node) if what in _OF_GPUS else ''}."
+        for node, what, found in differing
+        if what not in accepted
     ]
     if problems:
         raise StageFailed(
@@ -121,6 +166,7 @@ def same_kind(nodes: Sequence[Node], planned: Mapping[str, Any]) -> None:
             "`small_jobs.whole_node: true` in the cluster file first.",
             reason="hardware_differs",
         )
+    return warnings
 
 
 def _check_reach(here: StageContext, launcher: Launcher, spec: Spec, every: Sequence[Node]) -> None:

@@ -204,6 +204,7 @@ class Waiting:
             "placement": self.cluster.replicas,
             "ray_nodes": self.cluster.ray_nodes,
             "ray_states": self.cluster.ray_states,
+            "warnings": self.cluster.warnings,
             "servers": self.endpoint.servers,
             "router": self.endpoint.router,
             # A client with its own node has the last one.

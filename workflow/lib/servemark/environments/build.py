@@ -81,7 +81,8 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
 
 def prefix_of(lock: Lock, cache: Path) -> Path:
     """Return the folder of this lock file's environment for this interpreter and machine. A finished one contains :data:`MARKER`."""
-    return (cache / "environments" / f"{lock.name}-{lock.digest(sys.version_info[:2], platform.machine())[:12]}").absolute()
+    name = "own" if lock.own else lock.name
+    return (cache / "environments" / f"{name}-{lock.digest(sys.version_info[:2], platform.machine())[:12]}").absolute()
 
 
 def _existing(name: str, lock: Lock, prefix: Path, cache: Path, progress: Progress) -> Environment:
@@ -128,7 +129,7 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
     hashed = ["--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)]
     steps = {
         "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
-        f"installing {len(lock.packages())} locked packages ({lock.wheels_gib} GiB to download)": [*pip, *hashed],
+        f"installing {len(lock.packages())} locked packages{'' if lock.own else f' ({lock.wheels_gib} GiB to download)'}": [*pip, *hashed],
     }
     # pip keeps all downloaded wheels in its temporary folder until the end. /tmp is often too small for these GiB.
     scratch = prefix / "tmp"
@@ -157,6 +158,11 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
         do = "Add PyTorch's CPU index to pip's configuration: docs/reference/environments.md shows how."
     elif any("hash" in line.lower() for line in quoted):
         do = "A package differs from the locked one: your package index serves other files. Do not use them; ask its administrators."
+    elif found := re.search(r"No matching distribution found for (\S+)", "\n".join(lines)):
+        here = f"CPython {'.'.join(map(str, sys.version_info[:2]))} on {platform.machine()}"
+        quoted = [f"your package index has no wheel of {found[1]} for {here}"]
+        do = f"servemark installs wheels only. Name a version with a wheel in {lock.requirements}, or add the index that has it to pip's "
+        do += "configuration."
     cause = stopped or "; ".join(quoted)
     return EnvironmentRefused(f"The environment could not be built: {words} failed: {cause}", look=str(log), do=do, reason="build_failed")
 

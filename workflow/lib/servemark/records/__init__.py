@@ -48,6 +48,7 @@ from servemark.records.measurement import (
     Summary,
     Timeline,
 )
+from servemark.records.options import Argument
 from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
 from servemark.records.steady import Steady, SteadyLatency
 from servemark.records.telemetry import GpuTelemetry, NodeTelemetry, Telemetry, TelemetryTimeline
@@ -56,10 +57,10 @@ from servemark.records.topology import Topology
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS", "Accounting", "AnyPrompts", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus", "EngineCounters",
-    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "Gpu", "GpuTelemetry", "Hardware", "Held",
-    "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part", "Plan",
-    "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
+    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus",
+    "EngineCounters", "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "Gpu", "GpuTelemetry", "Hardware",
+    "Held", "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part",
+    "Plan", "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
     "ReplicaStartup", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency",
     "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing", "utc_now",
     "write_atomically",

@@ -41,6 +41,12 @@ class Node(Strict):
     python: str = Field(description="version of the model environment's interpreter there")
     vllm: str
     ray: str | None = None
+    torch: str | None = Field(default=None, description="null: not installed, or not recorded")
+    nccl: str | None = Field(default=None, description="NCCL of the environment; null: none (a CPU build), or not recorded")
+    packages: str | None = Field(
+        default=None, description="sha256 of the names, versions and RECORD files of all packages there; null: not recorded"
+    )
+    loaded_modules: tuple[str, ...] = Field(default=(), description="environment modules loaded there (LOADEDMODULES), as `module list`")
     ports: tuple[int, ...] = Field(default=(), description="free ports on this address")
     speed_mbit: int | None = Field(default=None, description="of the chosen interface, Mbit/s; null: not reported, or not recorded")
     faster: tuple[Interface, ...] = Field(default=(), description="interfaces with a higher speed, the fastest first")
@@ -101,6 +107,7 @@ class Cluster(_Stage, Record):
     model_path: str | None = Field(default=None, description="folder from which the servers read the model, on every node")
     ray_nodes: tuple[RayNode, ...] = ()
     ray_states: tuple[RayState, ...] = ()
+    warnings: tuple[str, ...] = Field(default=(), description="differences between the nodes that do not stop the start")
     seconds: float = Field(default=0.0, description="from the start until the Ray cluster check passed, without the wait for the machine")
 
 
@@ -197,6 +204,7 @@ class Startup(Record):
     placement: tuple[Replica, ...] = Field(default=(), description="devices of each replica on each node")
     ray_nodes: tuple[RayNode, ...] = ()
     ray_states: tuple[RayState, ...] = Field(default=(), description="one for each Ray cluster, before its server started")
+    warnings: tuple[str, ...] = Field(default=(), description="differences between the nodes that do not stop the start")
     servers: tuple[ServerPlace, ...] = ()
     router: ServerPlace | None = None
     client_node: str | None = None

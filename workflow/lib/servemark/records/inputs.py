@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+from servemark.records.options import Argument
 
 
 class Gpu(Strict):
@@ -116,7 +117,9 @@ class EnvironmentCheck(Record):
     nccl: str | None = None
     vllm_platform: str
     tensor_on: Literal["cpu", "cuda"] | None = Field(default=None, description="where torch can compute; cpu with a CUDA build: no GPU")
-    serve_options: tuple[str, ...] = Field(default=(), description="every option of `vllm serve --help=all`, without dashes")
+    serve_options: tuple[str, ...] = Field(default=(), description="every option of `vllm serve`, without dashes")
+    serve_arguments: tuple[Argument, ...] = Field(default=(), description="these options with types and choices; empty: not recorded")
+    client_arguments: tuple[Argument, ...] = Field(default=(), description="options of `vllm bench serve`; empty: not recorded")
     variables: tuple[str, ...] = Field(default=(), description="every VLLM_ variable in vllm/envs.py; empty: not checked")
     kernels: KernelTools | None = Field(default=None, description="null: no CUDA build, or not checked")
     warnings: tuple[str, ...] = ()

@@ -42,10 +42,11 @@ DATA_FILES = {
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
     f"{PACKAGE}.init.write": "*.j2",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
+    f"{PACKAGE}.environments.known_options": "../in_model_env/list_options.py vllm-options/*.json",
     # Only its version, which is in the plan's options.
     f"{PACKAGE}.launch.random_weights": "../in_model_env/random_weights/*.dist-info/*",
 }
-"""Files that a module reads or runs without an import: a pattern relative to the module's folder."""
+"""Files that a module reads or runs without an import: patterns relative to the module's folder."""
 
 _PACKAGES = rf"(?:{PACKAGE}|{plugin.__name__})\b"
 _IMPORT = re.compile(
@@ -75,7 +76,8 @@ def files(script: Path, library: Path) -> dict[str, Path]:
             found[module] = path
             waiting.append(path)
             if module in DATA_FILES:
-                data_files = [match.resolve() for match in path.parent.glob(DATA_FILES[module]) if match.is_file()]
+                matches = [match for pattern in DATA_FILES[module].split() for match in path.parent.glob(pattern)]
+                data_files = [match.resolve() for match in matches if match.is_file()]
                 found |= {match.relative_to(library.parent.resolve()).as_posix(): match for match in data_files}
     return found
 

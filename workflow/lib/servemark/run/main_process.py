@@ -17,7 +17,7 @@ from typing import Any
 
 from servemark import supervisor
 from servemark.config import load as config_load
-from servemark.config import paths
+from servemark.config import options_files, paths
 from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
@@ -130,7 +130,8 @@ def load(
                 do="Leave `cluster` out, or name a file: --config cluster=NAME. For a run on this machine, use --profile profiles/local.",
             )
         if is_main:
-            experiment = _claim(experiment, sources, scheduled=scheduled, dry_run=dry_run)
+            files = [Path(os.path.expanduser(path)) for _, path in options_files.named(data)]
+            experiment = _claim(experiment, [*sources, *files], scheduled=scheduled, dry_run=dry_run)
         else:
             identity.ensure_owner_process()
     except (ServemarkError, OSError) as error:

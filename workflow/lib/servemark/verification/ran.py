@@ -246,9 +246,13 @@ def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startu
     checks = [check for check in found.checks.values() if check.digest == parts["environment"]]
     if startup.nodes and len(startup.nodes) != topology.all_nodes:
         yield f"{what}: nodes: {file} states {len(startup.nodes)} nodes, key_parts of the record {topology.all_nodes}."
-    for node in startup.nodes[: topology.nodes]:
+    servers = startup.nodes[: topology.nodes]
+    # One node with another kernel or C library is a warning, if another node has the one in the key (deployment/node_checks.py).
+    warned = {name for name in ("kernel", "glibc") if any(node.kind.get(name) == parts["hardware"].get(name) for node in servers)}
+    for node in servers:
         # What the probe could not see is not in the key.
-        hardware = Stated("key_parts of the record", {name: value for name, value in parts["hardware"].items() if value is not None})
+        stated_of_key = {name: value for name, value in parts["hardware"].items() if value is not None and name not in warned}
+        hardware = Stated("key_parts of the record", stated_of_key)
         yield from differ(f"{what}: node {node.name}: hardware", Stated(file, node.kind), hardware, common=True)
         for check in checks:
             # A node states the version of the installed package, 0.32.0+cpu; the check that of the module, 0.32.0.

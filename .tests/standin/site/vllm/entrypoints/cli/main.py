@@ -5,6 +5,11 @@ import sys
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
+    # No model and no options: the list of options, which stops at the parser.
+    if argv in (["serve"], ["bench", "serve"]):
+        from vllm import standin_options
+
+        return standin_options.main(argv)
     if argv[:1] == ["serve"]:
         from vllm import standin_server
 
