@@ -49,6 +49,7 @@ rule build_environment:
     params:
         code=code_of("build_environment"),
         environment=environment_parameters,
+        modules=experiment.config.cluster.modules if experiment.config.cluster else (),
     script:
         "../scripts/build_environment.py"
 

@@ -83,7 +83,8 @@ def deployment_parameters(wildcards):
     deployment = configured_deployment(wildcards)
     cluster = experiment.config.cluster
     given = (cluster.variables if cluster else {}) | deployment.variables
-    inherited = passed_on.deciding(os.environ, deployment.topology.record(), given)
+    image = experiment.config.environments[deployment.environment].container
+    inherited = passed_on.deciding(passed_on.into_image(os.environ, ()) if image else os.environ, deployment.topology.record(), given)
     # Only a run may write: a dry run also comes here.
     named = contents.digests(deployment.options, inherited | given, experiment.config.cache, keep=experiment.executes)
     return {

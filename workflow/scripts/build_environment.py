@@ -3,11 +3,12 @@
 import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from servemark.config.load import read_resolved
 from servemark.environments import build as environment
 from servemark.environments import bytecode_cache, lockfiles
+from servemark.environments.container import Builder
 from servemark.records import Hardware
 from servemark.run.stage import stage
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
 name, asked = snakemake.wildcards.environment, snakemake.params.environment
 with stage("build_environment", name, snakemake.log[0]) as here:
     config = read_resolved(snakemake.input.settings)
-    if asked["prefix"]:
-        record = environment.use_prefix(name, Path(asked["prefix"]), Path(config.cache), here.progress)
+    cache, modules = Path(config.cache), snakemake.params.modules
+    how: dict[str, Any] = {"log": here.log, "timeout_s": config.timeouts.build, "progress": here.progress, "watch": here.watch}
+    if asked["container"]:
+        record = Builder(name, asked["container"], cache, modules, **how).build()
+    elif asked["prefix"]:
+        record = environment.use_prefix(name, Path(asked["prefix"]), cache, here.progress)
     else:
         hardware = Hardware.read(snakemake.input.hardware)
         lock = lockfiles.choose(
@@ -28,15 +33,7 @@ with stage("build_environment", name, snakemake.log[0]) as here:
             here.progress.say(f"{lock.name} fits {hardware.host}")
         if why := lockfiles.misplaced(lock, hardware):
             here.progress.say(f"{lock.name} {why}. It is built on {hardware.host} because the configuration names it")
-        record = environment.build(
-            name,
-            lock,
-            Path(config.cache),
-            log=here.log,
-            timeout_s=config.timeouts.build,
-            progress=here.progress,
-            watch=here.watch,
-        )
-    record = bytecode_cache.placed(record, Path(config.cache), here.progress)
+        record = environment.build(name, lock, cache, **how)
+    record = bytecode_cache.placed(record, cache, here.progress, modules)
     record.write(snakemake.output.environment)
     here.progress.say(f"{record.packages} packages in {record.prefix}")

@@ -20,6 +20,7 @@ from filelock import FileLock
 from builders.paths import LIBRARY
 from builders.places import site_packages
 from servemark.environments import build as environment
+from servemark.environments import interpreter
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import storage
@@ -144,7 +145,7 @@ def test_shim_is_built_from_a_copy_and_installed(build, lock, tmp_path, told):
     record = build(dataclasses.replace(lock, shim=shim))
     assert said(told) == 3
     assert not (Path(record.prefix) / "tmp").exists(), "what pip downloaded is gone"
-    assert environment.ask(Path(record.python)).packages == ("demo==1.0", "shim==2.0")
+    assert interpreter.ask(Path(record.python)).packages == ("demo==1.0", "shim==2.0")
     assert sorted(shim.iterdir()) == before, "the checkout stays clean"
 
 
@@ -205,15 +206,15 @@ def test_read_only_cache_is_refused(build, monkeypatch):
     ],
 )
 def test_packages_are_the_json_of_the_last_line(tmp_path, monkeypatch, script, packages, said):
-    monkeypatch.setattr(environment, "RESPONSE_S", 1)
+    monkeypatch.setattr(interpreter, "RESPONSE_S", 1)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     if packages:
-        assert environment.ask(python).packages == packages
+        assert interpreter.ask(python).packages == packages
         return
     with pytest.raises(EnvironmentRefused) as caught:
-        environment.ask(python)
+        interpreter.ask(python)
     assert caught.value.reason == "prefix_broken" and said in caught.value.what
 
 
@@ -336,7 +337,7 @@ def test_interpreter_that_cannot_be_started_is_refused(tmp_path, text, mode):
     python.write_text(text)
     python.chmod(mode)
     with pytest.raises(EnvironmentRefused) as refused:
-        environment.ask(python)
+        interpreter.ask(python)
     assert refused.value.reason == "prefix_broken" and str(python) in refused.value.what
 
 

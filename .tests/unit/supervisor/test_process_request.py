@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.paths import LIBRARY
+from servemark.records import Container
 from servemark.supervisor import process_request
 from servemark.supervisor.process_request import DaemonRequest
 from servemark.variables import passed_on
@@ -132,3 +133,27 @@ def test_temporary_files_go_to_scratch_unless_a_variable_is_set(monkeypatch):
         "TMPDIR": "/tmp/s/1", "TEMPDIR": "/tmp/s/1", "TMP": "/mine", "TEMP": "/tmp/s/1"
     }  # fmt: skip
     assert process_request.environment(request())["TMPDIR"] == "/tmp"
+
+
+def test_process_in_an_image_has_the_runtimes_command_and_no_variables_of_the_host(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/host/lib")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    (tmp_path / "key").write_text("sk-secret\n")
+    image = Container(image="/x.sif", runtime="apptainer", place="/x.sif", digest="sha256:" + "0" * 64, path="/usr/bin")
+    request = DaemonRequest(
+        name="server", argv=("/opt/env/bin/python", "-m", "vllm"), env={"VLLM_X": "1"}, secret_env={"KEY": str(tmp_path / "key")},
+        log=str(tmp_path / "log"), scratch=str(tmp_path / "scratch"), container=image,
+    )  # fmt: skip
+    argv, env = process_request.prepared(request, {"SERVEMARK_ATTEMPT": "/a"})
+    assert argv[0] == "apptainer" and argv[-4:] == ["/x.sif", "/opt/env/bin/python", "-m", "vllm"] and "sk-secret" not in " ".join(argv)
+    inside = {name.removeprefix("APPTAINERENV_"): value for name, value in env.items() if name.startswith("APPTAINERENV_")}
+    assert inside["VLLM_X"] == "1" and inside["KEY"] == "sk-secret" and inside["NCCL_DEBUG"] == "INFO"
+    assert inside["TMPDIR"] == str(tmp_path / "scratch") and inside["SERVEMARK_ATTEMPT"] == "/a"
+    assert inside["PATH"] == "/opt/env/bin:/usr/bin" and "LD_LIBRARY_PATH" not in inside
+
+
+def test_process_outside_of_an_image_is_unchanged(tmp_path):
+    request = DaemonRequest(name="server", argv=("/opt/env/bin/python", "-m", "vllm"), env={"VLLM_X": "1"}, log=str(tmp_path / "log"))
+    marks = {"SERVEMARK_ATTEMPT": "/a"}
+    expected = process_request.command(request), {**process_request.environment(request), **marks}
+    assert process_request.prepared(request, marks) == expected and expected[0] == list(request.argv)

@@ -16,6 +16,7 @@ from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
 from servemark.config.restarts import starts
+from servemark.containers.runtimes import REGISTRY
 from servemark.environments import build, lockfiles, own_lock
 from servemark.environments.lockfiles import Lock
 from servemark.errors import ConfigError, ServemarkError, StageFailed
@@ -100,6 +101,14 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
         if prefix := config.environments[name].prefix:
             loc = ("environments", name, "prefix")
             yield _folder(loc, prefix.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
+    for name, container in paths.containers(config):
+        loc = ("environments", name, "container")
+        wrong = [(place, text) for place, text in faults.items() if place[:3] == loc]
+        for place, text in wrong:
+            yield Finding("problem" if here else "not checked", f"{'.'.join(map(str, place))}: {text}", place)
+        if not wrong:
+            note = "; servemark looks up its digest and fetches it in the run" if container.image.startswith(REGISTRY) else ""
+            yield Finding("ok", f"environments.{name}.container.image: {container.image}{note}", (*loc, "image"))
 
     for loc, text in faults.items() if here else ():
         if loc[0] == "deployments":

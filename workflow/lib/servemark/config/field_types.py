@@ -175,11 +175,6 @@ def _source(value: str) -> str:
     return str(path)
 
 
-def _not_supported(value: Any) -> None:
-    if value is not None:
-        raise refuse("is not supported yet; use `lock: auto` or `prefix: DIR`")
-
-
 def _lock(value: str) -> str:
     if own_lock.is_path(value):
         _path(value)
@@ -273,7 +268,6 @@ Source = Annotated[str, AfterValidator(_source)]
 Lock = Annotated[
     str, AfterValidator(_lock), WithJsonSchema({"anyOf": [{"enum": list(LOCKS)}, {"type": "string", "pattern": r"/|\.(lock|txt)$"}]})
 ]
-NotSupported = Annotated[None, PlainValidator(_not_supported), WithJsonSchema({"type": "null"})]
 # deployment/point, each part a shell pattern
 PointPattern = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]
 Accepted = Annotated[

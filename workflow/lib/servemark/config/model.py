@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from servemark.config.cluster import Site
+from servemark.config.container import Container
 from servemark.config.field_types import (
     Accepted,
     Flag,
     Location,
     Lock,
     Name,
-    NotSupported,
     Port,
     RunName,
     Seconds,
@@ -71,13 +71,14 @@ class Environment(Strict):
         "of your own lock file (docs/how-to/own-environment.md)",
     )
     prefix: Location | None = Field(default=None, description="use an existing environment: the folder that holds bin/python")
-    container: NotSupported = Field(default=None, description="a container image; not supported yet (docs/how-to/container.md)")
+    container: Container | None = Field(default=None, description="use a container image (docs/how-to/container.md)")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Environment:
-        given = [key for key in ("lock", "prefix") if getattr(self, key) is not None]
+        keys = ("lock", "prefix", "container")
+        given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1:
-            raise refuse(f"takes exactly one of `lock` and `prefix`; it has {' and '.join(given) or 'neither'}", allowed=("lock", "prefix"))
+            raise refuse(f"takes exactly one of `lock`, `prefix` and `container`; it has {' and '.join(given) or 'none'}", allowed=keys)
         return self
 
 

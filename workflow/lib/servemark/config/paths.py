@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from servemark.config.container import Container
 from servemark.config.model import Config
-from servemark.config.problems import Problem, shortened
+from servemark.config.problems import Loc, Problem, shortened
+from servemark.containers import runtimes
 from servemark.environments import lockfiles, options, own_lock
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import hub_source, manifest
@@ -38,6 +40,9 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     for name, deployment in config.deployments.items() if _on_this_machine(config, "stage_on") else ():
         if wrong := options.missing_file(deployment.options):
             found.append(Problem(("deployments", name, "options", wrong.option), wrong.text))
+    for name, container in containers(config):
+        if _on_this_machine(config, "build_on") and not (run and (run / "environments" / name / "environment.json").exists()):
+            found += _container_faults(("environments", name, "container"), container, config)
     return found
 
 
@@ -47,6 +52,35 @@ def _lock_fault(asked: str) -> str | None:
     except EnvironmentRefused as error:
         return f"{error.what} {error.do}"
     return None
+
+
+def containers(config: Config) -> Iterator[tuple[str, Container]]:
+    """Yield the name and the container of each environment in use that has one."""
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        if container := config.environments[name].container:
+            yield name, container
+
+
+def _container_faults(loc: Loc, container: Container, config: Config) -> Iterator[Problem]:
+    image = container.image
+    kind = runtimes.kind_of(image)
+    if kind == "file" and not os.path.isfile(image):
+        yield Problem((*loc, "image"), f"there is no file {shortened(image, 200)}")
+    elif kind == "folder" and not os.path.isdir(os.path.join(image, "usr")):
+        why = "the folder of no image, because it has no folder usr" if os.path.isdir(image) else "no folder, and no image file (.sif)"
+        yield Problem((*loc, "image"), f"{shortened(image, 200)} is {why}")
+    elif kind != "registry" and not os.access(image, os.R_OK):
+        yield Problem((*loc, "image"), f"you may not read {shortened(image, 200)}")
+    # Modules of the cluster may bring the runtime, and its nodes may have other folders.
+    if config.cluster is None:
+        for number, bind in enumerate(container.binds):
+            if not os.path.exists(source := bind.partition(":")[0]):
+                yield Problem((*loc, "binds", number), f"{shortened(source, 200)} does not exist")
+    if not (config.cluster and config.cluster.modules) and runtimes.choose(image, container.runtime) is None:
+        programs = [runtimes.RUNTIMES[name].program for name in runtimes.candidates(image, container.runtime)]
+        key = "image" if container.runtime == "auto" else "runtime"
+        remedy = "install it, load its module (`modules` in the cluster file), set another `runtime`, or use `lock: auto`"
+        yield Problem((*loc, key), f"this machine has no {' or '.join(programs)} in the PATH; {remedy}")
 
 
 def _on_this_machine(config: Config, where: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
+from servemark.config.container import Container
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, SERVED_PATTERN, VARIABLE_PATTERN, nearest
 from servemark.config.model import Config, Deployment, Environment, Model, Sweep, Timeouts
 from servemark.config.positions import MISSING, Source, find, value_at
@@ -118,6 +119,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     (): Config,
     ("models", "NAME"): Model,
     ("environments", "NAME"): Environment,
+    ("environments", "NAME", "container"): Container,
     ("deployments", "NAME"): Deployment,
     ("deployments", "NAME", "topology"): AskedTopology,
     ("workloads", "NAME"): KINDS["random"],

@@ -13,7 +13,7 @@ from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
 from servemark.processes.children import ToolResult
-from servemark.records import LoadPoint, Ready, write_atomically
+from servemark.records import Container, LoadPoint, Ready, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 # The same names stand in in_model_env/bench_client.py.
@@ -79,6 +79,7 @@ class BenchmarkClient:
     python: str
     tokenizer: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    container: Container | None = None
 
     @property
     def commands(self) -> list[list[str]]:
@@ -123,6 +124,7 @@ class BenchmarkClient:
             log=str(here.log.absolute()),
             modules=modules,
             grace_s=3.0,
+            container=self.container,
         )
         tool = launcher.tool(self.ready.client_node or launcher.alloc.nodes[0], request)
         return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)

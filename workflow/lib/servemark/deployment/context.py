@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from servemark.config.load import read_resolved
 from servemark.config.model import Config, Timeouts
+from servemark.containers import entering
+from servemark.deployment.launcher import on_node
 from servemark.launch import compile_cache
 from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress
-from servemark.records import Environment, Hardware, Manifest, Plan, Record
+from servemark.records import Container, Environment, Hardware, Manifest, Plan, Record
 from servemark.supervisor import ownership
 
 
@@ -54,6 +57,18 @@ class StageContext(Stage):
     def timeouts(self) -> Timeouts:
         """How long to wait, in seconds."""
         return self.config.timeouts
+
+    def container(self) -> Container | None:
+        """Return the image of the environment, with the folders that this deployment's processes read; None if it has none."""
+        if self.environment.container is None:
+            return None
+        model, site = Path(self.manifest.path), self.config.cluster
+        # Files of a model may be links to a store of files.
+        stores = {os.path.dirname(os.path.realpath(model / file.path)) for file in self.manifest.files}
+        copies = on_node("local_models", site.local_models) if site and site.local_models else None
+        maybe = (copies, self.caches, self.environment.bytecode)
+        image = self.environment.container.model_copy(update={"gpus": self.hardware.accelerator == "cuda"})
+        return entering.bound(image, [model, *sorted(stores), self.config.cache, *(folder for folder in maybe if folder)])
 
     @classmethod
     def read(cls, here: Stage, settings: str, plan: str) -> StageContext:

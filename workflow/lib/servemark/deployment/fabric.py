@@ -84,6 +84,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
         modules=plan.modules,
         devices=tuple(used[0]),
         grace_s=3.0,
+        container=here.container(),
     )
     tool = launcher.tool([node.name for node in servers], request)
     progress.say(f"all-reduce over {ranks} ranks on {', '.join(node.name for node in servers)} ({backend})")

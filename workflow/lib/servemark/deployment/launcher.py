@@ -98,8 +98,8 @@ class Launcher:
         names = (nodes,) if isinstance(nodes, str) else tuple(nodes)
         request = self.request(asked, *names)
         if self.alloc.job_id is None:
-            env = process_request.environment(request) | {identity.NODE_VARIABLE: identity.here()} | identity.mark(self.attempt)
-            return Tool(process_request.command(request), env, launched=False)
+            argv, env = process_request.prepared(request, {identity.NODE_VARIABLE: identity.here()} | identity.mark(self.attempt))
+            return Tool(argv, env, launched=False)
         path = self.attempt / "tools" / f"{asked.name}.json"
         write_atomically(path, request.model_dump_json(indent=2) + "\n", mode=0o600)
         argv, env = process_request.through_launcher(request, path)

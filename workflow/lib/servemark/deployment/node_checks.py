@@ -52,6 +52,7 @@ def look(here: StageContext, launcher: Launcher) -> tuple[tuple[Node, ...], tupl
         attempt=str(launcher.attempt.absolute()),
         scratch=str(launcher.scratch),
         python=here.environment.python,
+        container=here.container(),
         modules=here.plan.modules,
         interface=LOOPBACK if alloc.job_id is None else site.interface if site else None,
         devices=topology.devices_per_node,

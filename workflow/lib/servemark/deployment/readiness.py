@@ -245,6 +245,7 @@ class Waiting:
             env=command_lines.router_environment(),
             log=str(attempt / f"{router.daemon}.log"),
             modules=self.here.plan.modules,
+            container=self.here.container(),
         )
         Launcher.of(attempt).start(router.node, request)
         # Its health route does not use the key, so /v1/models takes its place.

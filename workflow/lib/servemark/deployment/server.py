@@ -117,6 +117,7 @@ class Serving:
                 devices=part.devices,
                 modules=here.plan.modules,
                 grace_s=here.timeouts.stop,
+                container=here.container(),
             )
             launcher.start(node.name, request)
         return ServerPlace(replica=replica.name, daemon=name, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))

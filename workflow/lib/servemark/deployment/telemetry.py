@@ -39,7 +39,7 @@ def start(here: StageContext, launcher: Launcher, nodes: Sequence[Node], replica
         file = launcher.attempt.absolute() / FOLDER / f"{node.name}.jsonl"
         file.parent.mkdir(exist_ok=True)
         what = _gpus(launcher, index, node, replicas) if here.hardware.accelerator == "cuda" else ["--cpu"]
-        own = [*("--mark", "=".join(*identity.mark(launcher.attempt).items())), "--owner", str(identity.owner_process())]
+        own = [*("--mark", "=".join(*identity.mark(launcher.attempt).items())), "--owner", _owners(here, launcher)]
         own += [word for folder in (launcher.attempt.absolute(), launcher.scratch) for word in ("--folder", str(folder))]
         request = DaemonRequest(
             name=name,
@@ -48,6 +48,7 @@ def start(here: StageContext, launcher: Launcher, nodes: Sequence[Node], replica
             log=str(launcher.attempt / f"{name}.log"),
             grace_s=2.0,
             optional=True,
+            container=here.container(),
         )
         try:
             launcher.start(node.name, request)
@@ -55,6 +56,14 @@ def start(here: StageContext, launcher: Launcher, nodes: Sequence[Node], replica
             if error.reason != "never_started":
                 raise
             here.progress.say(f"warning: there is no telemetry of {node.name}: {error.what}")
+
+
+def _owners(here: StageContext, launcher: Launcher) -> str:
+    """Return the processes whose descendants are the deployment's. From a container, the sampler cannot detect the supervisor itself."""
+    found = [str(identity.owner_process())]
+    if here.environment.container and (state := supervisor.read_state(launcher.attempt)):
+        found.append(state.identity)
+    return ",".join(found)
 
 
 def _gpus(launcher: Launcher, index: int, node: Node, replicas: Sequence[Replica]) -> list[str]:

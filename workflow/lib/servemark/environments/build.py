@@ -5,20 +5,17 @@ A prefix is built in place, because its scripts contain its path. A prefix witho
 The lock file decides the name of the prefix. The installed files decide its identity in the ledger (``environments/installed.py``).
 """
 
-import json
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from servemark.environments import installed
-from servemark.environments.installed import Interpreter
+from servemark.environments import images, installed
+from servemark.environments.interpreter import ask
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import cache_lock, storage
@@ -30,18 +27,6 @@ from servemark.variables import passed_on
 
 MARKER = "servemark-environment.json"
 IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
-RESPONSE_S = 300
-"""Long enough for the first read of an environment on a shared disk."""
-
-# Without the standard library; a folder with two names (lib64) once.
-_INTERPRETER = """
-import importlib.metadata as m, json, os, platform, sys, sysconfig
-packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in m.distributions()})
-own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-found = [os.path.realpath(entry) for entry in sys.path if entry and os.path.basename(entry) != "lib-dynload" and os.path.exists(entry)]
-path = [entry for entry in dict.fromkeys(found) if entry not in own]
-print(json.dumps({"python": platform.python_version(), "packages": packages, "path": path}))
-"""
 
 
 def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> Environment:
@@ -190,8 +175,10 @@ def is_changed(environment: Environment, cache: Path, progress: Progress) -> boo
     """Return whether the installed files differ from those of the record.
 
     Raises:
-        EnvironmentRefused: the interpreter does not run, or an installed file cannot be read.
+        EnvironmentRefused: the interpreter does not run, or an installed file or an image cannot be read.
     """
+    if image := environment.container:
+        return images.digest_now(image, cache, progress).removeprefix("sha256:") != environment.digest
     return _describe(environment.name, Path(environment.prefix), cache, progress).digest != environment.digest
 
 
@@ -208,31 +195,3 @@ def verify(environment: Environment, cache: Path, progress: Progress) -> None:
             f"does not run where you start snakemake, delete results/RUN/environments/{environment.name}/environment.json first.",
             reason="environment_changed",
         )
-
-
-def ask(python: Path) -> Interpreter:
-    """Return what an environment's interpreter reports about itself."""
-    found: dict[str, Any] = run_code(python, _INTERPRETER)
-    return Interpreter(python=found["python"], packages=tuple(found["packages"]), path=tuple(found["path"]))
-
-
-def run_code(python: Path, code: str) -> Any:
-    """Run code in an environment's interpreter and return the JSON of its last line. A .pth file may print lines before it.
-
-    Raises:
-        EnvironmentRefused: the interpreter does not run or respond, or its last line is not JSON.
-    """
-    clean = passed_on.clean_environment()
-    try:
-        done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean, timeout=RESPONSE_S)
-        if done.returncode == 0:
-            return json.loads((done.stdout.strip().splitlines() or [""])[-1])
-        what = f"does not run: {done.stderr.strip()[-300:]}"
-    except subprocess.TimeoutExpired:
-        what = f"does not respond within {RESPONSE_S} s"
-    except OSError as error:
-        what = f"cannot be started: {error.strerror}"
-    except ValueError:
-        what = f"prints something unexpected: {done.stdout.strip()[-300:]}"
-    do = "Run it by hand there and repair the environment, or use another one."
-    raise EnvironmentRefused(f"{python} {what}", do=do, reason="prefix_broken")

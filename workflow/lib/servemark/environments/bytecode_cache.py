@@ -7,9 +7,10 @@ the cache. Python compares each file there with size and time of its source.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from servemark.environments.build import run_code
+from servemark.environments.interpreter import run_code
 from servemark.errors import EnvironmentRefused
 from servemark.files import storage
 from servemark.progress import Progress
@@ -30,13 +31,13 @@ print(json.dumps(sys.pycache_prefix is not None or all(map(kept, ("torch", "vllm
 """
 
 
-def placed(environment: Environment, cache: Path, progress: Progress) -> Environment:
+def placed(environment: Environment, cache: Path, progress: Progress, modules: Sequence[str] = ()) -> Environment:
     """Return the record with its bytecode folder, if it needs one. Each user has a folder, because Python runs bytecode unchecked.
 
     Raises:
         EnvironmentRefused: the interpreter does not respond, or the folder cannot be made or belongs to another user.
     """
-    if run_code(Path(environment.python), _KEEPS_BYTECODE):
+    if run_code(Path(environment.python), _KEEPS_BYTECODE, environment.container, modules):
         return environment
     # By its place, not its digest: an edited file needs one new compiled module, not all.
     place = hashlib.sha256(environment.prefix.encode()).hexdigest()[:16]

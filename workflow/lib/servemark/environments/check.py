@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from servemark.containers import entering
 from servemark.environments import bytecode_cache, known_options
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import EnvironmentRefused
@@ -47,7 +48,9 @@ def check(
         "VLLM_NO_USAGE_STATS": "1",
         **bytecode_cache.variables(environment),
     }
-    env = passed_on.with_tools_of(environment.python, passed_on.clean_environment(private))
+    clean = passed_on.clean_environment(private)
+    image = environment.container and environment.container.model_copy(update={"gpus": hardware.accelerator == "cuda"})
+    env = clean if image else passed_on.with_tools_of(environment.python, clean)
     steps = (
         ("importing torch, vLLM and Ray", log, [IN_MODEL_ENV / "check_environment.py", "facts", facts_file]),
         ("listing the options of vLLM", log.with_suffix(".options.log"), [known_options.SCRIPT, options_file]),
@@ -58,8 +61,11 @@ def check(
         for words, output, arguments in steps:
             progress.say(words)
             output.unlink(missing_ok=True)
-            argv = process_request.with_modules([environment.python, *map(str, arguments)], modules)
+            argv = [environment.python, *map(str, arguments)]
             try:
+                if image:
+                    argv, env = entering.enter(image, argv, clean, given=private, folders=[log.parent, environment.bytecode or log.parent])
+                argv = process_request.with_modules(argv, modules)
                 result = run_tool(argv, log=output, env=env, timeout_s=600, watch=watch)
             except OSError as error:
                 output.write_text(f"{environment.python}: {error.strerror}\n")
@@ -151,7 +157,9 @@ def _broken(environment: Environment, words: str, log: Path) -> EnvironmentRefus
             reason="vllm_missing",
         )
     do = f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and rerun to build it again."
-    if environment.origin == "prefix":
+    if environment.container:
+        do = f"Repair the image, or set another environments.{environment.name}.container.image."
+    elif environment.origin == "prefix":
         do = f"Repair it, or set another environments.{environment.name}.prefix."
     what = f"The environment {environment.name} ({environment.prefix}) does not work: {words} failed: {last[0]}"
     return EnvironmentRefused(what, look=str(log), do=do, reason="environment_broken")

@@ -40,14 +40,14 @@ class Family:
     Args:
         mark: NAME=VALUE, a variable of these processes.
         folders: below them, these processes write their output. vLLM and Ray overwrite the environment in /proc.
-        owner: PID:START@HOST of a process whose descendants belong to the deployment, too; ignored on other hosts.
+        owner: PID:START@HOST[,...] of processes whose descendants belong to the deployment, too; ignored on other hosts.
     """
 
     def __init__(self, mark: str = "", folders: list[str] | None = None, owner: str = ""):
         self.mark = mark.encode()
         self.folders = tuple(f"{folder.rstrip('/')}/" for folder in folders or ())
-        process, _, host = owner.partition("@")
-        self.owner = tuple(map(int, process.split(":"))) if host == socket.gethostname() else None
+        owners = (one.partition("@") for one in owner.split(",") if one)
+        self.owners = {tuple(map(int, process.split(":"))) for process, _, host in owners if host == socket.gethostname()}
         self._own: dict[int, bool] = {}
         self._seconds: dict[int, tuple[float, int]] = {}
         self.own_s = 0.0
@@ -58,15 +58,21 @@ class Family:
             stat = _stat(pid)
             if stat is None:
                 return None
-            self._own[pid] = self.owner == (pid, int(stat[19])) or self._is_marked(pid) or (pid > 1 and bool(self.owns(int(stat[1]))))
+            self._own[pid] = (pid, int(stat[19])) in self.owners or self._is_marked(pid) or (pid > 1 and bool(self.owns(int(stat[1]))))
         return self._own[pid]
 
     def _is_marked(self, pid: int) -> bool:
-        # Processes of other users and ended ones cannot be read.
+        # Ended processes cannot be read.
         with contextlib.suppress(OSError):
-            if self.mark and self.mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                return True
-            return any(os.readlink(_PROC / str(pid) / "fd" / number).startswith(self.folders) for number in "12")
+            try:
+                if self.mark and self.mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                    return True
+                return any(os.readlink(_PROC / str(pid) / "fd" / number).startswith(self.folders) for number in "12")
+            except PermissionError:
+                # Another user's process, or one outside of this process's container (user_namespaces(7)). The command line of a remote
+                # agent, whose child each process on another node is, has the path of its request.
+                words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+                return any(os.fsdecode(word).startswith(self.folders) for word in words)
         return False
 
     def forget_ended(self) -> None:
@@ -265,7 +271,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two samples (default 1)")
     parser.add_argument("--mark", default="", help="NAME=VALUE, a variable of the deployment's processes")
     parser.add_argument("--folder", action="append", help="folder of the output of the deployment's processes")
-    parser.add_argument("--owner", default="", help="PID:START@HOST: it and its descendants are the deployment's, too")
+    parser.add_argument("--owner", default="", help="PID:START@HOST[,...]: they and their descendants are the deployment's, too")
     asked = parser.parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     family = Family(asked.mark, asked.folder, asked.owner)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import psutil
 
+from servemark.containers import entering
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.files.private import private
@@ -26,7 +27,7 @@ from servemark.machine import fast_networks, hardware, network, visible_gpus
 from servemark.measurement.key import hardware_part
 from servemark.processes import identity, shared_memory
 from servemark.processes.identity import here
-from servemark.records import Failure, Hardware, Manifest, Node, Strict, write_atomically
+from servemark.records import Container, Failure, Hardware, Manifest, Node, Strict, write_atomically
 from servemark.supervisor import ownership, process_request
 from servemark.variables import passed_on
 from servemark.weights import local
@@ -42,6 +43,7 @@ class Spec(Strict):
     scratch: str
     python: str = ""
     modules: tuple[str, ...] = ()
+    container: Container | None = None
     interface: str | None = None
     # Devices in use on each node.
     devices: int = 1
@@ -206,9 +208,13 @@ def reach(spec: Spec) -> None:
 
 def _versions(name: str, spec: Spec) -> dict[str, Any]:
     script = str(Path(__file__).parents[1] / "in_model_env" / "check_environment.py")
-    argv = process_request.with_modules([spec.python, script, "versions"], spec.modules)
+    argv, env = [spec.python, script, "versions"], passed_on.clean_environment()
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=passed_on.clean_environment(), check=True)
+        if spec.container:
+            private_home = {"TMPDIR": str(Path(spec.scratch))}
+            argv, env = entering.enter(spec.container, argv, env | private_home, folders=[Path(spec.scratch).parent])
+        argv = process_request.with_modules(argv, spec.modules)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         words = getattr(error, "stderr", None) or str(error)

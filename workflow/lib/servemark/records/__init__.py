@@ -26,6 +26,7 @@ from servemark.records.deployment import (
     Stopped,
 )
 from servemark.records.inputs import (
+    Container,
     Environment,
     EnvironmentCheck,
     FastAdapter,
@@ -35,6 +36,7 @@ from servemark.records.inputs import (
     KernelTools,
     Manifest,
     ModelFile,
+    RuntimeName,
     Sources,
 )
 from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts
@@ -57,11 +59,11 @@ from servemark.records.topology import Topology
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "DaemonState", "Endpoint", "EndpointStatus",
+    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "Container", "DaemonState", "Endpoint", "EndpointStatus",
     "EngineCounters", "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "Gpu", "GpuTelemetry", "Hardware",
     "Held", "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part",
     "Plan", "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
-    "ReplicaStartup", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency",
-    "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing", "utc_now",
-    "write_atomically",
+    "ReplicaStartup", "RuntimeName", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady",
+    "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing",
+    "utc_now", "write_atomically",
 ]  # fmt: skip

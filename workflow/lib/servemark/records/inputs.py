@@ -71,15 +71,37 @@ class Hardware(Record):
         return len(self.gpus) if self.accelerator == "cuda" else self.cpu_count
 
 
+RuntimeName = Literal["apptainer", "charliecloud", "podman", "podman-hpc"]
+
+
+class Container(Strict):
+    """The image of an environment, and how its programs start."""
+
+    image: str = Field(description="the image as the configuration names it")
+    runtime: RuntimeName
+    version: str = Field(default="", description="what the runtime reports as its version")
+    place: str = Field(description="what the runtime starts: an image file, a folder, or a name with a digest")
+    digest: str = Field(description="of the registry's manifest, of the image file, or of the files of the folder; `sha256:HEX`")
+    path: str = Field(default="", description="PATH in the image")
+    packages: tuple[str, ...] = Field(default=(), description="`name==version` of each package of the interpreter")
+    binds: tuple[str, ...] = Field(default=(), description="further folders, `HOST:IMAGE`")
+    options: tuple[str, ...] = Field(default=(), description="further options of the runtime")
+    gpus: bool = Field(default=False, description="programs get the node's GPUs; set for each process")
+
+
 class Environment(Record):
     """An interpreter with vLLM, Ray and torch. build_environment writes it."""
 
     KIND = "environment"
     name: str
-    origin: Literal["lock", "prefix"]
-    digest: str = Field(description="sha256 of the installed files and the interpreter's version; the environment's identity in the ledger")
-    prefix: str
-    python: str = Field(description="path of the interpreter")
+    origin: Literal["lock", "prefix", "container"]
+    digest: str = Field(
+        description="sha256 of the installed files and the interpreter's version, or of the container image; the environment's identity in "
+        "the ledger"
+    )
+    prefix: str = Field(description="folder of the environment; of a container: its image")
+    python: str = Field(description="path of the interpreter; of a container: in the image")
+    container: Container | None = Field(default=None, description="the container image; null: none")
     lock: str | None = None
     packages: int
     files: int | None = Field(default=None, description="installed files that the digest covers; null: made before servemark hashed them")

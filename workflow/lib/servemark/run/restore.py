@@ -8,6 +8,7 @@ from typing import Any
 
 from servemark.config.model import Config
 from servemark.config.restarts import starts
+from servemark.environments import images
 from servemark.environments.build import MARKER, is_changed
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
@@ -40,6 +41,9 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
             Path(environment.prefix, MARKER).unlink(missing_ok=True)
             path.unlink()
             messages.append(f"The environment {name} does not exist in {environment.prefix}. servemark builds it again.")
+        elif environment and environment.container and images.is_gone(environment.container):
+            path.unlink()
+            messages.append(f"The image of the environment {name} does not exist in {environment.prefix}. servemark fetches it again.")
         elif environment and _has_changed(environment, config):
             path.unlink()
             messages.append(
@@ -58,7 +62,7 @@ class _Printed(Progress):
 
 def _has_changed(environment: Environment, config: Config) -> bool:
     # An earlier servemark described it without its files; build_environment describes it again.
-    if environment.files is None:
+    if environment.files is None and environment.container is None:
         return False
     # If its interpreter does not run on this machine, start_cluster compares the files on the node.
     with contextlib.suppress(EnvironmentRefused):

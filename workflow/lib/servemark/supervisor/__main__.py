@@ -174,8 +174,8 @@ class Supervisor:
             if request.launcher:
                 child = self._launch(request)
             else:
-                env = process_request.environment(request) | processes.mark(self.attempt)
-                child = children.start_child(process_request.command(request), log=Path(request.log), env=env)
+                argv, env = process_request.prepared(request, processes.mark(self.attempt))
+                child = children.start_child(argv, log=Path(request.log), env=env)
         except OSError as error:
             with contextlib.suppress(OSError), open(request.log, "a") as log:
                 log.write(f"servemark: cannot start {request.argv[0]}: {error}\n")

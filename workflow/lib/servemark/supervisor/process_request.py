@@ -14,12 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from servemark.containers import entering
 from servemark.errors import ServemarkError
 from servemark.files import home
 from servemark.files.private import private
 from servemark.machine import visible_gpus
 from servemark.processes import children
-from servemark.records import Strict
+from servemark.records import Container, Strict
 from servemark.variables import passed_on
 from servemark.variables.table import COMPILE_CACHES
 
@@ -46,6 +47,7 @@ class DaemonRequest(Strict):
         silence_s: time without a heartbeat after which the remote agent stops it; None: never.
         keep: files to keep if it ends by itself behind a launcher: globs relative to ``scratch``, most important first.
         optional: its end does not end the deployment.
+        container: the image in which it runs, with the paths of ``argv``; None: on the host.
     """
 
     name: str
@@ -62,6 +64,7 @@ class DaemonRequest(Strict):
     silence_s: float | None = None
     keep: tuple[str, ...] = ()
     optional: bool = False
+    container: Container | None = None
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
@@ -80,10 +83,29 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name in _KEPT or not name.startswith(_STEP_VARIABLES)}
 
 
+def prepared(request: DaemonRequest, marks: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return command line and environment of the process, outside or in its image; call this on the process's node.
+
+    Args:
+        marks: variables by which servemark finds the process.
+
+    Raises:
+        OSError: a secret's file cannot be read, or a folder in the image cannot be made.
+    """
+    env = {**environment(request), **marks}
+    if request.container is None:
+        return command(request), env
+    given = {*request.env, *request.secret_env, *TEMPORARY, *marks}
+    folders = [Path(request.log).parent, *([Path(request.scratch).parent] if request.scratch else [])]
+    argv, env = entering.enter(request.container, request.argv, env, given=given, folders=folders)
+    return with_modules(argv, request.modules), env
+
+
 def environment(request: DaemonRequest) -> dict[str, str]:
     """Return the process's environment; call this on the process's node.
 
-    The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``.
+    The tools of its interpreter's environment (ninja) come first in PATH. Temporary files go to ``scratch``. In an image, the image's PATH
+    takes the place of this one.
 
     Raises:
         OSError: a secret's file cannot be read.
@@ -92,7 +114,9 @@ def environment(request: DaemonRequest) -> dict[str, str]:
     if request.scratch:
         root = Path(request.scratch).parent
         asked = dict.fromkeys(TEMPORARY, request.scratch) | asked | plain_caches(asked, root)
-    env = passed_on.with_tools_of(request.argv[0], without_step(passed_on.clean_environment(asked)))
+    env = without_step(passed_on.clean_environment(asked))
+    if request.container is None:
+        env = passed_on.with_tools_of(request.argv[0], env)
     if scratch := request.scratch:
         env = home.replaced(env, lambda: Path(scratch))
     env |= {name: Path(file).read_text().strip() for name, file in request.secret_env.items()}

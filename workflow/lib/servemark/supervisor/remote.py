@@ -64,10 +64,11 @@ def run(path: Path) -> int:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         (scratch / USERS).mkdir(exist_ok=True)
         (scratch / USERS / str(os.getpid())).touch()
-    env = process_request.environment(request) | {processes.NODE_VARIABLE: processes.here()}
+    marks = {processes.NODE_VARIABLE: processes.here()}
     if mark := os.environ.get(processes.MARK_VARIABLE):
-        env[processes.MARK_VARIABLE] = mark
-    child = children.start_child(process_request.command(request), log=Path(request.log), env=env)
+        marks[processes.MARK_VARIABLE] = mark
+    argv, env = process_request.prepared(request, marks)
+    child = children.start_child(argv, log=Path(request.log), env=env)
     identity = processes.Identity.of(child.pid)
     place = {"host": processes.host(), "pid": child.pid, "identity": str(identity)}
     with contextlib.suppress(OSError):

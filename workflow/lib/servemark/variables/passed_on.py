@@ -7,10 +7,13 @@ by a login shell's profile before ``modules`` are loaded, and in files that libr
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from servemark.records import Topology
 from servemark.variables import table
+
+# Of the user and the terminal: libraries ask for the user's name, and text needs an encoding.
+_PERSONAL = frozenset({"USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SLURM_JOB_ID", "SERVEMARK_ATTEMPT", "SERVEMARK_NODE"})
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -27,6 +30,15 @@ def with_tools_of(program: str, env: Mapping[str, str]) -> dict[str, str]:
 def handed_on(env: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that :func:`clean_environment` passes on."""
     return {name: value for name, value in env.items() if table.row(name).server}
+
+
+def into_image(env: Mapping[str, str], given: Iterable[str]) -> dict[str, str]:
+    """Return the variables that a process in a container image gets: those with a name in ``given``, and inherited ones of libraries.
+
+    Paths of the host's software stay outside: PATH, LD_*, PYTHON*, CUDA_HOME.
+    """
+    names = set(given)
+    return {name: value for name, value in env.items() if name in names or name in _PERSONAL or table.of_library(name)}
 
 
 def deciding(env: Mapping[str, str], topology: Topology, given: Mapping[str, str]) -> dict[str, str]:

@@ -135,6 +135,11 @@ def in_key_if_inherited(name: str) -> bool:
     return row(name).inherited and not looks_secret(name)
 
 
+def of_library(name: str) -> bool:
+    """Return whether a container image gets an inherited variable: one of the families, without the host's folders of CUDA."""
+    return row(name).server and name.startswith(_FAMILIES) and name not in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "TORCH_HOME")
+
+
 def refusal(name: str, value: str) -> str | None:
     """Return why the configuration may not set a variable to this value; None if it may."""
     found = row(name)

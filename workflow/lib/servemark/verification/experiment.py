@@ -93,7 +93,8 @@ def _deployment(found: RunRecords, config: Config, plan: Plan, asked: Deployment
             yield from differ(f"model {plan.model}: source", source, Stated(CONFIG, given["source"].partition("@")[0]))
     if made := found.environments.get(plan.environment):
         given = found.config["environments"][plan.environment]
-        wanted = {"lock": given.get("lock"), "origin": "lock" if given.get("lock") else "prefix"}
+        origin = next((key for key in ("lock", "container") if given.get(key)), "prefix")
+        wanted = {"lock": given.get("lock"), "origin": origin}
         recorded = {"lock": "auto" if given.get("lock") == "auto" and made.lock else made.lock, "origin": made.origin}
         place = f"environments/{plan.environment}/environment.json"
         yield from differ(f"environment {plan.environment}", Stated(place, recorded), Stated(CONFIG, wanted))

@@ -114,6 +114,7 @@ class Ray(Executor):
             devices=part.devices,
             modules=plan.modules,
             keep=KEPT,
+            container=self.here.container(),
         )
         self.launcher.start(node.name, request)
 
@@ -164,6 +165,7 @@ class Ray(Executor):
             env=self._environment(head),
             log=str(here.log),
             modules=here.plan.modules,
+            container=here.container(),
         )
 
         def check() -> str | None:

@@ -1,0 +1,1 @@
+"""Container runtimes: the command line and the environment of a process inside an image."""

@@ -1,0 +1,207 @@
+"""One class for each container runtime: what it can start, and the command line that starts a program in an image.
+
+All of them keep the host's process ids, network and IPC, so that the supervisor's process tree, ports and shared memory hold. None mounts
+the home folder. Secrets never stand in a command line.
+"""
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from servemark.records import Container, RuntimeName
+
+Kind = Literal["registry", "file", "folder"]
+REGISTRY = "docker://"
+TMP = "/tmp"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OWN = frozenset({"PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "CUDA_HOME", "CUDA_PATH"})
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A program in an image.
+
+    Attributes:
+        argv: its command line, with paths of the image.
+        env: all its variables.
+        binds: folders of the host at the same path in the image.
+        home: the value of HOME, a private folder in one of ``binds``.
+        folder: the working folder.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    binds: Sequence[str]
+    home: str
+    folder: str
+
+
+class Runtime(ABC):
+    """Starts programs in images.
+
+    Attributes:
+        program: its name in the PATH.
+        kinds: the kinds of image that it starts.
+    """
+
+    program: ClassVar[str]
+    kinds: ClassVar[tuple[Kind, ...]]
+
+    @abstractmethod
+    def command(self, image: Container, inside: Inside) -> list[str]:
+        """Return the command line that starts a program in an image."""
+
+    def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
+        """Return the variables of the runtime's own process, by which the program gets its variables."""
+        return {**host, **inside.env}
+
+    def prepare(self, image: Container, inside: Inside) -> None:  # noqa: B027 - most runtimes need nothing
+        """Make what the runtime needs before its start; raise OSError if that is not possible."""
+
+
+class Apptainer(Runtime):
+    """Apptainer: an image file (SIF) or a folder.
+
+    `apptainer exec --help` (1.4) and its user guide, "Environment and Metadata": APPTAINERENV_X of the runtime becomes X inside.
+    """
+
+    program = "apptainer"
+    kinds = ("registry", "file", "folder")
+
+    def command(self, image: Container, inside: Inside) -> list[str]:
+        # --home with a private folder: with --no-home, a working folder that is the home folder would be mounted.
+        # --no-eval: a shell must not evaluate the values.
+        own = ["--cleanenv", "--no-eval", f"--home={inside.home}", "--no-mount=cwd", f"--pwd={inside.folder}"]
+        binds = [f"--bind={bind}" for bind in (*inside.binds, *image.binds)]
+        gpus = ["--nv"] if image.gpus else []
+        return [self.program, "--silent", "exec", *own, *binds, *gpus, *image.options, image.place, *inside.argv]
+
+    def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
+        # --home sets HOME, and Apptainer refuses it as a variable.
+        return {**host, **{f"APPTAINERENV_{name}": value for name, value in inside.env.items() if name != "HOME"}}
+
+
+class Charliecloud(Runtime):
+    """Charliecloud: a folder. ch-run(1), 0.31.
+
+    ch-run passes its own variables on, binds TMPDIR at /tmp and then removes that variable. It ends without USER.
+    """
+
+    program = "ch-run"
+    kinds = ("registry", "folder")
+    # Modules and login shells may set these again after servemark has removed them.
+    _HOST = ("LD_*", "PYTHON*", "CUDA_HOME", "CUDA_PATH", "BASH_*")
+
+    def command(self, image: Container, inside: Inside) -> list[str]:
+        own = [f"--unset-env={pattern}" for pattern in self._HOST]
+        # The image's own variables: ENV of its Dockerfile. Without them, the host's PATH would hold.
+        given = [f"--set-env=PATH={_PATH}", *(["--set-env"] if Path(image.place, "ch/environment").exists() else [])]
+        own += ["--env-no-expand", *given, *(f"--set-env={name}={value}" for name, value in _places(inside.env).items())]
+        own += [f"--cd={inside.folder}"]
+        # ch-run cannot bind below /tmp, which it binds itself.
+        own += [f"--bind={bind}" for bind in inside.binds if not is_below(bind, TMP)]
+        own += [f"--bind={bind}" for bind in image.binds]
+        return [self.program, *own, *image.options, image.place, "--", *inside.argv]
+
+    def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
+        path = {"PATH": host["PATH"]} if "PATH" in host else {}
+        return {**inside.env, **path, "TMPDIR": TMP, "USER": inside.env.get("USER") or str(os.getuid())}
+
+    def prepare(self, image: Container, inside: Inside) -> None:
+        # Without --write, a bind needs its folder in the image.
+        for bind in (*inside.binds, *image.binds):
+            source, _, target = bind.partition(":")
+            if not is_below(target or source, TMP):
+                _make_place(Path(image.place), Path(source), target or source)
+
+
+class Podman(Runtime):
+    """Podman without root. podman-run(1), 4.3.
+
+    ``--env NAME`` takes the value from podman's own environment. ``--cgroups=disabled`` keeps the processes in the job's cgroup, so that
+    Slurm's limits and its choice of GPUs hold. The image's entry point does not run.
+    """
+
+    program = "podman"
+    kinds = ("registry",)
+    gpu_option: ClassVar[str] = "--device=nvidia.com/gpu=all"
+
+    def command(self, image: Container, inside: Inside) -> list[str]:
+        own = ["--network=host", "--pid=host", "--ipc=host", "--userns=keep-id", "--cgroups=disabled", "--ulimit=host", "--rm"]
+        own += ["--read-only", "--pull=never", "--log-driver=none", "--http-proxy=false", "--security-opt=label=disable", "--entrypoint="]
+        # podman needs the host's own values of these.
+        places = _places(inside.env)
+        own += [f"--env={name}={places[name]}" if name in places else f"--env={name}" for name in sorted(inside.env)]
+        own += [f"--volume={bind if ':' in bind else f'{bind}:{bind}'}" for bind in (*inside.binds, *image.binds)]
+        own += [f"--workdir={inside.folder}", *([self.gpu_option] if image.gpus else []), *image.options]
+        return [self.program, "run", *own, image.place, *inside.argv]
+
+    def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
+        return {**inside.env, **{name: host[name] for name in ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR") if name in host}}
+
+
+class PodmanHpc(Podman):
+    """NERSC's podman-hpc, podman with images on a shared disk. ``--gpu``: https://docs.nersc.gov/development/containers/podman-hpc/."""
+
+    program = "podman-hpc"
+    gpu_option = "--gpu"
+
+
+RUNTIMES: dict[RuntimeName, Runtime] = {
+    "apptainer": Apptainer(),
+    "charliecloud": Charliecloud(),
+    "podman": Podman(),
+    "podman-hpc": PodmanHpc(),
+}
+# The order in which `auto` searches the PATH.
+_ORDER: dict[Kind, tuple[RuntimeName, ...]] = {
+    "registry": ("apptainer", "podman-hpc", "podman", "charliecloud"),
+    "file": ("apptainer",),
+    "folder": ("charliecloud", "apptainer"),
+}
+
+
+def kind_of(image: str) -> Kind:
+    """Return the kind of an image by its name in the configuration."""
+    return "registry" if image.startswith(REGISTRY) else "file" if image.endswith(".sif") else "folder"
+
+
+def candidates(image: str, asked: RuntimeName | Literal["auto"]) -> tuple[RuntimeName, ...]:
+    """Return the runtimes that may start an image, most wanted first; empty if the asked one cannot start this kind of image."""
+    found = _ORDER[kind_of(image)]
+    return found if asked == "auto" else (asked,) if asked in found else ()
+
+
+def choose(image: str, asked: RuntimeName | Literal["auto"], which: Callable[[str], str | None] | None = None) -> RuntimeName | None:
+    """Return the first candidate whose program ``which`` finds (default: in the PATH); None if there is none."""
+    find = which or shutil.which
+    return next((name for name in candidates(image, asked) if find(RUNTIMES[name].program)), None)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies in it, by its name."""
+    return os.path.normpath(path.partition(":")[0]).startswith((f"{folder}/",)) or os.path.normpath(path) == folder
+
+
+def _places(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the runtime needs for itself or modules may set. None of them is a secret."""
+    return {name: env[name] for name in sorted(env) if name in _OWN or name.startswith(("LD_", "PYTHON"))}
+
+
+def _make_place(image: Path, source: Path, target: str) -> None:
+    """Make the folder or file of a bind in the image's folder, unless it exists."""
+    place = image / target.lstrip("/")
+    try:
+        if not os.path.lexists(place):
+            folder = place if source.is_dir() else place.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder != place:
+                place.touch()
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{target} does not exist in the image and cannot be made there ({error.strerror})", str(image)
+        ) from None
