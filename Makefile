@@ -65,7 +65,7 @@ slurm-tree: setup-test
 
 # More cases of the tests above: more faults, more topologies, the sandbox itself.
 test-full: setup-test
-	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
+	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_REQUIRE_CONTAINERS=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
 	$(MAKE) test-slurm-standin SLURM=24.11
 	$(MAKE) test-slurm-standin SLURM=newest
 

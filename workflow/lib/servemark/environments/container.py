@@ -194,6 +194,7 @@ def _fetching(image: Container, reference: Reference, draft: Path) -> list[list[
         return [["apptainer", "pull", *plain, str(draft), f"docker://{pinned}"]]
     if image.runtime == "charliecloud":
         plain = ["--tls-no-verify"] if reference.on_loopback else []
-        return [["ch-image", *plain, "pull", pinned], ["ch-convert", "-i", "ch-image", "-o", "dir", pinned, str(draft)]]
+        # Its cache of builds is a git repository: it needs a git identity, and is slow.
+        return [["ch-image", "--no-cache", *plain, "pull", pinned], ["ch-convert", "-i", "ch-image", "-o", "dir", pinned, str(draft)]]
     plain = ["--tls-verify=false"] if reference.on_loopback else []
     return [[RUNTIMES[image.runtime].program, "pull", *plain, pinned]]

@@ -44,7 +44,7 @@ class Reference:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether the registry is a program of this machine; such a registry has no certificate."""
+        """Whether the registry is a program of this machine; such a registry needs no certificate."""
         name = self.host.rpartition(":")[0] or self.host
         try:
             return ipaddress.ip_address(name).is_loopback
@@ -67,19 +67,14 @@ def resolve(key: str, reference: Reference) -> str:
     """
     if reference.digest:
         return reference.digest
-    scheme = "http" if reference.on_loopback else "https"
-    address = _HUB_ADDRESS if reference.host == _HUB else reference.host
-    url = f"{scheme}://{address}/v2/{reference.repository}/manifests/{reference.tag}"
-    try:
-        with httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S, trust_env=not reference.on_loopback) as client:
-            headers = {"Accept": _MANIFESTS}
-            response = client.head(url, headers=headers)
-            if response.status_code == 401 and (token := _token(client, response.headers.get("WWW-Authenticate", ""))):
-                response = client.head(url, headers={**headers, "Authorization": f"Bearer {token}"})
-            digest = response.headers.get("Docker-Content-Digest", "")
-            why = f"HTTP {response.status_code}"
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        digest, why = "", str(error) or type(error).__name__
+    digest, why = "", ""
+    # A registry on loopback has no certificate that a machine trusts. charliecloud speaks only https to it.
+    for scheme in ("https", "http") if reference.on_loopback else ("https",):
+        try:
+            digest, why = _ask(scheme, reference)
+            break
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            why = str(error) or type(error).__name__
     if is_digest(digest):
         return digest
     raise EnvironmentRefused(
@@ -89,6 +84,19 @@ def resolve(key: str, reference: Reference) -> str:
         "prints it). Or fetch the image with your runtime and set its file or folder.",
         reason="image_unresolved",
     )
+
+
+def _ask(scheme: str, reference: Reference) -> tuple[str, str]:
+    """Return the digest that the registry reports, or an empty text, and the status of its response."""
+    address = _HUB_ADDRESS if reference.host == _HUB else reference.host
+    url = f"{scheme}://{address}/v2/{reference.repository}/manifests/{reference.tag}"
+    near = reference.on_loopback
+    with httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S, trust_env=not near, verify=not near) as client:
+        headers = {"Accept": _MANIFESTS}
+        response = client.head(url, headers=headers)
+        if response.status_code == 401 and (token := _token(client, response.headers.get("WWW-Authenticate", ""))):
+            response = client.head(url, headers={**headers, "Authorization": f"Bearer {token}"})
+        return response.headers.get("Docker-Content-Digest", ""), f"HTTP {response.status_code}"
 
 
 def is_digest(digest: str) -> bool:
