@@ -41,11 +41,9 @@ def run(argv: list[str]) -> str:
 
 def targets(name: str) -> list[tuple[str, str]]:
     """Return (platform, Python) of every machine and interpreter, as uv spells them."""
-    lock = lockfiles.table(ENVS).get(name)
-    machines, glibc = (lock.machines, lock.glibc) if lock else (("x86_64",), (2, 28))
-    pythons = lock.pythons if lock else lockfiles.PYTHONS
-    spelled = [f"{machine}-manylinux_{glibc[0]}_{glibc[1]}" for machine in machines]
-    return [(platform, f"{major}.{minor}") for platform in spelled for major, minor in pythons]
+    lock = (lockfiles.table(ENVS) | lockfiles.of_setup(ENVS))[name]
+    spelled = [f"{machine}-manylinux_{lock.glibc[0]}_{lock.glibc[1]}" for machine in lock.machines]
+    return [(platform, f"{major}.{minor}") for platform in spelled for major, minor in lock.pythons]
 
 
 def not_offered(public: Path) -> list[str]:

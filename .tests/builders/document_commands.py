@@ -39,8 +39,10 @@ _INIT = ".tests/unit/cli/test_init.py::test_machine_with_gpus_gets_tensor_parall
 _SERVED = ".tests/integration/test_serve.py::test_endpoint_is_used_listed_stopped_and_served_again"
 _SIGNED = ".tests/unit/archive/test_signature.py::test_commands_sign_and_verify"
 _BY_HAND = ".tests/unit/archive/test_signature.py::test_signature_holds_for_ssh_keygen_alone"
+_OFFLINE = ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock"
+_BUNDLED = ".tests/unit/environments/test_wheels.py::test_command_writes_wheels_of_both_environments_and_their_manifest"
 RUN_BY = {
-    "make setup": RunBy(".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"make", "setup"'),
+    "make setup": RunBy(_OFFLINE, '"make", "setup"'),
     "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
     "make demo": RunBy(
         ".tests/integration/test_real_vllm.py::test_default_run_completes_after_crash_and_interruption",
@@ -85,8 +87,15 @@ RUN_BY = {
     'echo "sender $(cat sender.pub)" > signers': RunBy(_BY_HAND, '"signers").write_text'),
     "ssh-keygen -Y verify -f signers -I sender -n servemark@archive -s RUN.tar.zst.sig < RUN.tar.zst": RunBy(_BY_HAND, '"-Y", "verify"'),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
-    "python3 -m pip download --require-hashes --no-deps --only-binary :all: -r envs/workflow.lock -d wheels": RunBy(
-        ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock", '"download"'
+    ".venv/bin/servemark bundle cuda13 ../bundle": RunBy(_BUNDLED, '"bundle", "cuda13", "bundle"'),
+    ".venv/bin/servemark bundle cuda13 ../bundle --python 3.12 --machine aarch64": RunBy(
+        _BUNDLED, '"bundle", "cuda13", "bundle", "--python", "3.12", "--machine", "aarch64"'
+    ),
+    ".venv/bin/snakemake --profile profiles/local --configfile my.yaml --until stage_weights": RunBy(
+        _OFFLINE, '"--until", "stage_weights"'
+    ),
+    "PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/bundle make setup PYTHON=python3.12": RunBy(
+        _OFFLINE, '"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": '
     ),
 }
 

@@ -42,7 +42,8 @@ def point_paths(deployment):
 
 
 def environment_parameters(wildcards):
-    return experiment.config.environments[wildcards.environment].model_dump(mode="json")
+    # Where the wheels are does not change the environment, because their hashes are locked.
+    return experiment.config.environments[wildcards.environment].model_dump(mode="json", exclude={"wheels"})
 
 
 def environment_sources(wildcards):

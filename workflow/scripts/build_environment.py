@@ -27,13 +27,13 @@ with stage("build_environment", name, snakemake.log[0]) as here:
     else:
         hardware = Hardware.read(snakemake.input.hardware)
         lock = lockfiles.choose(
-            f"environments.{name}.lock", asked["lock"], Path("envs"), hardware, sys.version_info[:2], platform.machine()
+            f"environments.{name}.lock", asked["lock"], lockfiles.ENVS, hardware, sys.version_info[:2], platform.machine()
         )
         if asked["lock"] == lockfiles.AUTO:
             here.progress.say(f"{lock.name} fits {hardware.host}")
         if why := lockfiles.misplaced(lock, hardware):
             here.progress.say(f"{lock.name} {why}. It is built on {hardware.host} because the configuration names it")
-        record = environment.build(name, lock, cache, **how)
+        record = environment.build(name, lock, cache, bundle=config.environments[name].wheels, **how)
     record = bytecode_cache.placed(record, cache, here.progress, modules)
     record.write(snakemake.output.environment)
     here.progress.say(f"{record.packages} packages in {record.prefix}")

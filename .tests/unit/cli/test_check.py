@@ -97,6 +97,27 @@ def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
     assert code == 2 and found["problem"][0].startswith("my.yaml:7: environments.e.prefix: ")
 
 
+def test_folder_of_wheels_is_compared_with_the_lock_file(checkout, capsys):
+    asked = "lock: cpu\n    wheels: ./wheels"
+    code, found = run(capsys, environment=asked)
+    assert code == 2 and found["problem"][0].startswith("my.yaml:8: environments.e.wheels: ")
+    wheels = checkout / "wheels"
+    wheels.mkdir()
+    code, found = run(capsys, environment=asked)
+    assert code == 2 and "agent-detector==2.0.0" in found["problem"][0], "missing wheels are named"
+    for package in lockfiles.table(Path("envs"))["cpu"].packages():
+        name, version = package.split("==")
+        (wheels / f"{name.replace('-', '_')}-{version}-py3-none-any.whl").touch()
+    code, found = run(capsys, environment=asked)
+    assert code == 0 and f"environments.e.wheels: {wheels}" in found["ok"]
+    shutil.rmtree(wheels)
+    wheels.mkdir()
+    prefix = build.prefix_of(lockfiles.table(Path("envs"))["cpu"], Path("results/cache"))
+    prefix.mkdir(parents=True)
+    (prefix / build.MARKER).touch()
+    assert run(capsys, environment=asked)[0] == 0, "a built environment needs no wheels"
+
+
 def test_room_for_the_environment_is_compared_with_free_space(checkout, monkeypatch, capsys):
     usage = shutil.disk_usage(".")
     for free, code in ((2**50, 0), (2**30, 2)):

@@ -103,6 +103,7 @@ BAD = [
     ("  cpu:\n    lock: cpu", "  cpu:  #!\n    lock: cpu\n    prefix: /opt/env", "environments.cpu",
      "`prefix`"),
     ("  cpu:\n    lock: cpu", "  cpu: {}  #!", "environments.cpu", ""),
+    ("    lock: cpu", "    prefix: /opt/env\n    wheels: /opt/wheels  #!", "environments.cpu.wheels", "`lock`"),
     ("    lock: cpu", "    prefix: 5  #!", "environments.cpu.prefix", ""),
     # topology
     (RANKS, "      nodes: 2  #!", "deployments.plain.topology.nodes",

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from builders import odd_folder
 from builders.paths import LIBRARY
 from builders.places import site_packages
 from servemark.environments import build as environment
@@ -83,10 +84,11 @@ def said(told) -> int:
 
 @pytest.fixture
 def build(lock, tmp_path, told, watch):
-    def run(given: Lock = lock, name: str = "cpu", timeout_s: float = 60):
+    def run(given: Lock = lock, name: str = "cpu", timeout_s: float = 60, bundle: Path | None = None):
         log = tmp_path / "build.log"
         log.unlink(missing_ok=True)
-        return environment.build(name, given, tmp_path / "cache", log=log, timeout_s=timeout_s, progress=told, watch=watch)
+        cache = tmp_path / "cache"
+        return environment.build(name, given, cache, log=log, timeout_s=timeout_s, progress=told, watch=watch, bundle=bundle)
 
     return run
 
@@ -147,6 +149,16 @@ def test_shim_is_built_from_a_copy_and_installed(build, lock, tmp_path, told):
     assert not (Path(record.prefix) / "tmp").exists(), "what pip downloaded is gone"
     assert interpreter.ask(Path(record.python)).packages == ("demo==1.0", "shim==2.0")
     assert sorted(shim.iterdir()) == before, "the checkout stays clean"
+
+
+def test_shim_is_installed_in_a_cache_with_an_odd_name(lock, tmp_path, told, watch):
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "backend.py").write_text(BACKEND)
+    (shim / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    given, cache = dataclasses.replace(lock, shim=shim), tmp_path / odd_folder.NAME
+    record = environment.build("cpu", given, cache, log=tmp_path / "log", timeout_s=60, progress=told, watch=watch)
+    assert record.packages == 2
 
 
 def test_two_builds_at_once_build_one_prefix(lock, tmp_path):
@@ -262,6 +274,34 @@ def test_package_with_another_hash_is_not_installed(build, lock, tmp_path):
         build()
     assert refused.value.reason == "build_failed" and "HASHES" in refused.value.what
     assert not list((tmp_path / "cache").rglob("evil.py"))
+
+
+def test_bundle_is_installed_without_an_index(build, tmp_path, monkeypatch):
+    (tmp_path / "wheels").rename(tmp_path / "my wheels")
+    for name in ("NO_INDEX", "FIND_LINKS"):
+        monkeypatch.delenv(f"PIP_{name}")
+    # An index that nothing listens on: a request would fail.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    record = build(bundle=tmp_path / "my wheels")
+    assert environment.ask(Path(record.python)).packages == ("demo==1.0",)
+    shutil.rmtree(tmp_path / "my wheels")
+    assert build(bundle=tmp_path / "my wheels").prefix == record.prefix, "a built environment needs no wheels"
+
+
+@pytest.mark.parametrize("fault", ["missing", "changed", "no folder"])
+def test_faulty_bundle_is_refused_before_pip(build, tmp_path, fault):
+    wheel = tmp_path / "wheels" / "demo-1.0-py3-none-any.whl"
+    if fault == "changed":
+        with zipfile.ZipFile(wheel, "a") as changed:
+            changed.writestr("evil.py", "")
+    elif fault == "missing":
+        wheel.unlink()
+    else:
+        shutil.rmtree(wheel.parent)
+    with pytest.raises(EnvironmentRefused) as refused:
+        build(bundle=tmp_path / "wheels")
+    assert refused.value.reason == "wheels_missing" and "demo==1.0" in refused.value.what
+    assert not (tmp_path / "build.log").exists() and not (tmp_path / "cache").exists()
 
 
 def test_build_is_ended_at_its_timeout(build, tmp_path, monkeypatch):

@@ -27,7 +27,6 @@ from servemark.records.restarts import configured
 from servemark.run import scheduled
 from servemark.weights import hub_source
 
-ENVS = Path("envs")
 PATIENCE_S = 5.0
 """Seconds to wait for a controller that does not respond."""
 ELSEWHERE = "Slurm's commands are not on this machine. Rerun the check on the cluster's login node."
@@ -98,9 +97,10 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
         else:
             yield _folder(loc, Path(source).absolute(), faults.get(loc), config.cluster.stage_on if config.cluster else "login", here=here)
     for name in sorted({deployment.environment for deployment in config.deployments.values()}):
-        if prefix := config.environments[name].prefix:
-            loc = ("environments", name, "prefix")
-            yield _folder(loc, prefix.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
+        for key in ("prefix", "wheels"):
+            if folder := getattr(config.environments[name], key):
+                loc = ("environments", name, key)
+                yield _folder(loc, folder.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
     for name, container in paths.containers(config):
         loc = ("environments", name, "container")
         wrong = [(place, text) for place, text in faults.items() if place[:3] == loc]
@@ -109,7 +109,6 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
         if not wrong:
             note = "; servemark looks up its digest and fetches it in the run" if container.image.startswith(REGISTRY) else ""
             yield Finding("ok", f"environments.{name}.container.image: {container.image}{note}", (*loc, "image"))
-
     for loc, text in faults.items() if here else ():
         if loc[0] == "deployments":
             yield Finding("problem", f"{'.'.join(loc)}: {text}", loc)
@@ -170,11 +169,11 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
 
 def _lock(key: str, asked: str, cluster: Site | None) -> Lock:
     """Return the lock file of an environment. The hardware of a cluster's nodes is unknown here: for ``auto`` the largest that may fit."""
-    locks = lockfiles.table(ENVS)
+    locks = lockfiles.table(lockfiles.ENVS)
     if own_lock.is_path(asked):
-        return lockfiles.own(asked, ENVS, sys.version_info[:2], platform.machine())
+        return lockfiles.own(asked, lockfiles.ENVS, sys.version_info[:2], platform.machine())
     if cluster is None:
-        return lockfiles.choose(key, asked, ENVS, hardware.probe(), sys.version_info[:2], platform.machine())
+        return lockfiles.choose(key, asked, lockfiles.ENVS, hardware.probe(), sys.version_info[:2], platform.machine())
     if asked != lockfiles.AUTO:
         return locks[asked]
     fitting = [lock for lock in locks.values() if bool(lock.cuda) == bool(cluster.gpus_per_node) and platform.machine() in lock.machines]

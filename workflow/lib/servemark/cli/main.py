@@ -9,12 +9,14 @@ from pathlib import Path
 
 from servemark import __version__
 from servemark.archive import signature
+from servemark.cli import bundle as bundling
 from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
 from servemark.cli import ticket
 from servemark.cli.check import check
 from servemark.cli.init import init
 from servemark.cli.live import Jobs, living
+from servemark.environments import lockfiles
 from servemark.errors import ServemarkError
 from servemark.files import storage
 
@@ -41,6 +43,15 @@ def status(as_json: bool) -> None:
 def stop(name: str, run: str | None) -> None:
     """End one deployment or endpoint."""
     stopping.stop(RESULTS, name, run, lambda text: print(text, flush=True))
+
+
+def bundle(given: argparse.Namespace) -> None:
+    """Collect the wheels of a lock file in a folder."""
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    bundling.bundle(given.lock, given.folder, say, python=given.python, machine=given.machine, test=given.test)
 
 
 def write_ticket(run: str, output: Path | None) -> None:
@@ -121,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     one.add_argument("--cluster", help="cluster file to use, in place of `cluster` in CONFIG: NAME of config/clusters/NAME.yaml, or a path")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
+    one = commands.add_parser("bundle", help="collect the wheels of a lock file in a folder, for a machine without internet")
+    one.add_argument("lock", metavar="LOCK", choices=lockfiles.NAMES, help=f"name of the lock file: {', '.join(lockfiles.NAMES)}")
+    one.add_argument("folder", metavar="DIR", type=Path, help="the folder for the wheels; rerun the command to continue")
+    one.add_argument("--python", type=bundling.release, metavar="X.Y", help="version of Python there; default this one")
+    one.add_argument("--machine", help="architecture there, as of `uname -m`: x86_64 or aarch64; default this one")
+    one.add_argument("--test", action="store_true", help="also what `make setup-test` installs")
+    one.set_defaults(do=lambda given: bundle(given))
     one = commands.add_parser("status", help="list active deployments and endpoints of this checkout")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.set_defaults(do=lambda given: status(given.json))

@@ -70,6 +70,11 @@ class Environment(Strict):
         "580 or newer, x86_64 and aarch64), or `auto`, which chooses by the probed machine (docs/reference/environments.md). Or the path "
         "of your own lock file (docs/how-to/own-environment.md)",
     )
+    wheels: Location | None = Field(
+        default=None,
+        description="with `lock`: install from this folder, made by `servemark bundle`, without a package index "
+        "(docs/how-to/no-internet.md)",
+    )
     prefix: Location | None = Field(default=None, description="use an existing environment: the folder that holds bin/python")
     container: Container | None = Field(default=None, description="use a container image (docs/how-to/container.md)")
 
@@ -79,6 +84,8 @@ class Environment(Strict):
         given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1:
             raise refuse(f"takes exactly one of `lock`, `prefix` and `container`; it has {' and '.join(given) or 'none'}", allowed=keys)
+        if self.wheels is not None and self.lock is None:
+            raise refuse("is for an environment that servemark builds; remove it or set `lock`", at=("wheels",))
         return self
 
 

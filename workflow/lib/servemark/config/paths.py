@@ -1,4 +1,4 @@
-"""Check the folders of models and environments, and the chat templates, that a configuration names."""
+"""Check the files and folders that a configuration names: models, environments, images, wheels and chat templates."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from servemark.config.container import Container
 from servemark.config.model import Config
 from servemark.config.problems import Loc, Problem, shortened
 from servemark.containers import runtimes
-from servemark.environments import lockfiles, options, own_lock
+from servemark.environments import build, lockfiles, options, own_lock, wheels
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import hub_source, manifest
 from servemark.weights.architecture import Architecture
@@ -43,6 +43,10 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     for name, container in containers(config):
         if _on_this_machine(config, "build_on") and not (run and (run / "environments" / name / "environment.json").exists()):
             found += _container_faults(("environments", name, "container"), container, config)
+    for name, lock, folder in _bundles(config) if _on_this_machine(config, "build_on") else ():
+        described = run and (run / "environments" / name / "environment.json").exists()
+        if not described and (fault := _bundle_fault(config, lock, folder)):
+            found.append(Problem(("environments", name, "wheels"), fault))
     return found
 
 
@@ -98,6 +102,24 @@ def _prefixes(config: Config) -> Iterator[tuple[str, Path]]:
     for name in sorted({deployment.environment for deployment in config.deployments.values()}):
         if prefix := config.environments[name].prefix:
             yield name, prefix.absolute()
+
+
+def _bundles(config: Config) -> Iterator[tuple[str, str, Path]]:
+    for name in sorted({deployment.environment for deployment in config.deployments.values()}):
+        environment = config.environments[name]
+        if environment.lock and environment.wheels:
+            yield name, environment.lock, environment.wheels.absolute()
+
+
+def _bundle_fault(config: Config, asked: str, folder: Path) -> str | None:
+    if not os.path.isdir(folder):
+        return f"there is no folder {shortened(str(folder), 200)}; `servemark bundle` makes it on a machine with internet"
+    lock = lockfiles.table(lockfiles.ENVS).get(asked)
+    cache = (config.cluster and config.cluster.cache) or config.cache
+    # The probed hardware decides what `auto` is.
+    if lock is None or (build.prefix_of(lock, cache) / build.MARKER).exists():
+        return None
+    return wheels.fault(lock, folder, None)
 
 
 def _model_fault(folder: Path, *, dummy: bool) -> str | None:

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from servemark.environments import images, installed
+from servemark.environments import images, installed, wheels
 from servemark.environments.interpreter import ask
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
@@ -29,19 +29,33 @@ MARKER = "servemark-environment.json"
 IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
 
 
-def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> Environment:
+def build(
+    name: str,
+    lock: Lock,
+    cache: Path,
+    *,
+    log: Path,
+    timeout_s: float,
+    progress: Progress,
+    watch: OwnerWatch,
+    bundle: Path | None = None,
+) -> Environment:
     """Build the locked environment for this interpreter and machine, or return the existing one.
 
     Args:
         lock: the result of :func:`servemark.environments.lockfiles.choose`.
+        bundle: a folder with all wheels (``servemark bundle``): pip uses no index.
 
     Raises:
-        EnvironmentRefused: the disk has too little space, or pip failed. The message quotes pip.
+        EnvironmentRefused: the disk has too little space, a wheel is missing in the bundle, or pip failed. The message quotes pip.
         CacheClosed: the cache takes no files.
     """
     prefix = prefix_of(lock, cache)
     if (prefix / MARKER).exists():
         return _existing(name, lock, prefix, cache, progress)
+    if bundle:
+        progress.say(f"hashing the wheels in {bundle}")
+        wheels.require(lock, bundle)
     with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):
         if (prefix / MARKER).exists():
             return _existing(name, lock, prefix, cache, progress)
@@ -55,7 +69,7 @@ def build(name: str, lock: Lock, cache: Path, *, log: Path, timeout_s: float, pr
                 do="Free space there, or set `cache` (in the experiment or the cluster file) to a larger disk.",
                 reason="no_room",
             )
-        _install(lock, prefix, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
+        _install(lock, prefix, bundle, log=log, timeout_s=timeout_s, progress=progress, watch=watch)
         built = _describe(name, prefix, cache, progress)
         size = sum(f.stat().st_size for f in prefix.rglob("*") if f.is_file() and not f.is_symlink()) / 2**20
         of_build = {"origin": "lock", "lock": lock.name, "installed": built.digest}
@@ -109,12 +123,15 @@ def _describe(name: str, prefix: Path, cache: Path | None, progress: Progress) -
     )
 
 
-def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> None:
+def _install(lock: Lock, prefix: Path, bundle: Path | None, *, log: Path, timeout_s: float, progress: Progress, watch: OwnerWatch) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(prefix / "bin" / "python"), "install", "--no-deps", "--no-input", "--no-compile"]
     hashed = ["--require-hashes", "--only-binary", ":all:", "-r", str(lock.requirements)]
+    source = f" (from {bundle})" if bundle else "" if lock.own else f" ({lock.wheels_gib} GiB to download)"
+    if bundle:
+        hashed += ["--no-index", "--find-links", str(bundle.absolute())]
     steps = {
         "making the environment": [sys.executable, "-m", "venv", "--without-pip", str(prefix)],
-        f"installing {len(lock.packages())} locked packages{'' if lock.own else f' ({lock.wheels_gib} GiB to download)'}": [*pip, *hashed],
+        f"installing {len(lock.packages())} locked packages{source}": [*pip, *hashed],
     }
     # pip keeps all downloaded wheels in its temporary folder until the end. /tmp is often too small for these GiB.
     scratch = prefix / "tmp"
@@ -123,7 +140,8 @@ def _install(lock: Lock, prefix: Path, *, log: Path, timeout_s: float, progress:
         # pip builds in the source folder, so a copy keeps the checkout clean and two builds apart. The lock file has setuptools, so
         # the build needs no isolation and no network.
         shutil.copytree(lock.shim, prefix / "shim", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-        steps["repairing the CPU build"] = [*pip, "--no-build-isolation", "--no-index", str(prefix / "shim")]
+        # A URL, because pip takes what follows a semicolon in a path as a marker.
+        steps["repairing the CPU build"] = [*pip, "--no-build-isolation", "--no-index", (prefix / "shim").absolute().as_uri()]
     env = passed_on.clean_environment({"PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(scratch)})
     for words, argv in steps.items():
         progress.say(words)

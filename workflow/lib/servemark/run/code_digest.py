@@ -25,8 +25,8 @@ _LIVE_DEPLOYMENT = (
     "launch.command_lines nodes machine.network deployment.attempts deployment.launcher "
     "deployment.executors deployment.server deployment.watch"
 )
-# Downloading a model's files, which are compared with the hub's digests.
-_DOWNLOADS = "weights.hub_client weights.hub_refusals"
+# Downloading a model's files, which are compared with the hub's digests, and wheels, which are compared with the lock file's.
+_DOWNLOADS = "weights.hub_client weights.hub_refusals environments.wheels"
 
 NOT_FOLLOWED = tuple(f"{PACKAGE}.{name}" for name in f"{_SURROUNDINGS} {_CONFIGURATION} {_LIVE_DEPLOYMENT} {_DOWNLOADS}".split())
 """Modules and packages that do not decide what a stage writes."""
