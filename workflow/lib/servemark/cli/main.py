@@ -1,4 +1,4 @@
-"""The ``servemark`` command: write and check a configuration, list and stop active deployments, pack a ticket, sign and verify archives."""
+"""The ``servemark`` command: write and check configurations, list and stop deployments, pack tickets, verify archives, compare runs."""
 
 import argparse
 import os
@@ -14,6 +14,7 @@ from servemark.cli import status as status_table
 from servemark.cli import stop as stopping
 from servemark.cli import ticket
 from servemark.cli.check import check
+from servemark.cli.compare import compare
 from servemark.cli.init import init
 from servemark.cli.live import Jobs, living
 from servemark.environments import lockfiles
@@ -95,12 +96,7 @@ def verify(path: Path, keys: Path | None = None) -> None:
     print(f"{path}: {'FAILED' if answer.wrong else 'OK'}")
     print(answer.summary(), flush=True)
     if answer.wrong:
-        raise ServemarkError(
-            f"{path.name}: {len(answer.wrong)} problem(s) found:\n" + "\n".join(f"  {text}" for text in answer.wrong),
-            look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
-            do="Do not use the results listed above. Ask the sender for a new copy and for the sha256 of its manifest.",
-            reason="archive_wrong",
-        )
+        raise verification.refused(path, answer.wrong)
 
 
 def show(path: Path) -> None:
@@ -168,6 +164,17 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("show", help="print the main table of an archive, or of a run's folder")
     one.add_argument("run", type=Path, metavar="FILE", help="a .tar.zst, or results/RUN")
     one.set_defaults(do=lambda given: show(given.run))
+    one = commands.add_parser("compare", help="compare run B with run A: what differs, and where B is better or worse")
+    one.add_argument("a", type=Path, metavar="A", help="results/RUN, an archive (.tar.zst), or a reference file (.yaml)")
+    one.add_argument("b", type=Path, metavar="B", help="the same; ratios are B / A")
+    one.add_argument(
+        "--gate",
+        metavar="METRIC:-N%",
+        help="exit with 1 if B is worse than A beyond this limit; +N for latencies, several limits with commas between them. Metrics: "
+        "throughput, total_throughput, mean_ttft, p95_ttft, p50_tpot, p95_tpot, p50_e2el",
+    )
+    one.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="write compare.html and compare.json here; default: write nothing")
+    one.set_defaults(do=lambda given: compare(given.a, given.b, given.gate, given.output))
     one = commands.add_parser("generate", help="write the schemas and the reference tables again (for developers)")
     one.add_argument("root", type=Path, nargs="?", default=Path())
     one.set_defaults(do=lambda given: generate(given.root))

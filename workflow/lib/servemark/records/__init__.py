@@ -5,6 +5,7 @@ file exists.
 """
 
 from servemark.records.base import Failure, Record, RecordT, Strict, replacing, utc_now, write_atomically
+from servemark.records.comparison import ComparedMetric, ComparedPoint, ComparedSide, Comparison, Difference, GateResult, OneSided
 from servemark.records.counters import EngineCounters, ServerCounters
 from servemark.records.deployment import (
     Cluster,
@@ -59,11 +60,12 @@ from servemark.records.topology import Topology
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "Container", "DaemonState", "Endpoint", "EndpointStatus",
-    "EngineCounters", "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "Gpu", "GpuTelemetry", "Hardware",
-    "Held", "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "Part",
-    "Plan", "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
-    "ReplicaStartup", "RuntimeName", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady",
-    "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files", "replacing",
-    "utc_now", "write_atomically",
+    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "ComparedMetric", "ComparedPoint", "ComparedSide",
+    "Comparison", "Container", "DaemonState", "Difference", "Endpoint", "EndpointStatus", "EngineCounters", "Environment",
+    "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware", "Held",
+    "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "OneSided",
+    "Part", "Plan", "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT",
+    "Replica", "ReplicaStartup", "RuntimeName", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase",
+    "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files",
+    "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

@@ -165,18 +165,17 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         bundle: the script that draws the plots. By default Vega's, which takes a second to make.
         whole: as for ``content``.
     """
-    bundle = charts.bundle() if bundle is None else bundle
-    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     made = content(data, whole)
     block, shown, points = expanded(made.block), made.shown, made.points
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
     shares, unknown = comparison.shares(points, data)
-    # Markup marks text that needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
-    page = _template().render(
+    return document(
+        "report.html.j2",
+        made,
+        bundle,
         data=data,
-        made=made,
         shown=shown,
         verdicts=block["verdicts"],
         headline=[{**group, "cards": shown.cards(group["cards"])} for group in headline],
@@ -204,6 +203,21 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         targets=targets.workloads(points, data),
         fronts=[workload for workload, _, _ in targets.pareto(shown.points, data, shown.series)],
         clients=[row for row in views.clients(data) if shown.shows(row)],
+    )
+
+
+def document(template: str, made: Content, bundle: str | None = None, **values: Any) -> str:
+    """Return an offline page: a template with these values, the data block, the specifications of its plots, style and scripts.
+
+    Args:
+        bundle: as for ``render``.
+    """
+    bundle = charts.bundle() if bundle is None else bundle
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    # Markup marks text that needs no escaping: our own files, the pinned bundle, and JSON that _json has escaped.
+    page = _template(template).render(
+        made=made,
+        **values,
         block_id=BLOCK_ID,
         block=_json(made.block),
         drawings=_json(made.specs),
@@ -222,7 +236,7 @@ def _with_load(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @cache
-def _template() -> Any:
+def _template(name: str) -> Any:
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     modules = {"columns": columns, "comparison": comparison, "LEAST": LEAST, "starting": starting, "views": views}
@@ -232,7 +246,7 @@ def _template() -> Any:
     # "count" is Jinja's own name for the length.
     environment.filters["counted"] = formatting.count
     environment.filters["yaml"] = lambda value: yaml.safe_dump(formatting.plain(value), sort_keys=False, allow_unicode=True, width=100)
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def _json(value: Any) -> Markup:

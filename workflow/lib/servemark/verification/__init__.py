@@ -7,7 +7,7 @@ with the one from the sender.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def verify(path: Path, keys: Path | None = None) -> Verification:
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             results.append(f"Some results cannot be recomputed: {type(error).__name__}: {str(error)[:200]}")
         wrong += [item for item in results if isinstance(item, str)]
-        for finding in _contradictions(found, sealed_by, spans):
+        for finding in contradictions(found, sealed_by, spans):
             wrong += [finding] if isinstance(finding, str) else []
             unheld += [finding.text] if isinstance(finding, NotChecked) else []
         wrong += [f"{name}: planned, but the archive contains no record of it." for name in found.missing]
@@ -136,11 +136,21 @@ def verify(path: Path, keys: Path | None = None) -> Verification:
             files=len(archive.digests),
             measurements=len(rows),
             figures=sum(value is not None for row in rows for name, value in row.items() if name in _COUNTED - _newer(sealed_by.format)),
-            wrong=_printable(*wrong),
-            not_checked=_printable(*NOT_CHECKED.get(sealed_by.format, ()), *older, *unheld),
+            wrong=printable(*wrong),
+            not_checked=printable(*NOT_CHECKED.get(sealed_by.format, ()), *older, *unheld),
             signer=formatting.printable(signed.signer),
-            thresholds=_printable(*experiment.loosened(found.config)),
+            thresholds=printable(*experiment.loosened(found.config)),
         )
+
+
+def refused(path: Path, wrong: Sequence[str]) -> ServemarkError:
+    """Return the error for an archive in which problems were found."""
+    return ServemarkError(
+        f"{path.name}: {len(wrong)} problem(s) found:\n" + "\n".join(f"  {text}" for text in wrong),
+        look=f"{path}, unpacked with tar --zstd -xf into an empty folder",
+        do="Do not use the results listed above. Ask the sender for a new copy and for the sha256 of its manifest.",
+        reason="archive_wrong",
+    )
 
 
 def _missing(differ: Iterable[Difference]) -> list[str]:
@@ -157,12 +167,12 @@ def _missing(differ: Iterable[Difference]) -> list[str]:
     return found
 
 
-def _printable(*texts: str) -> tuple[str, ...]:
+def printable(*texts: str) -> tuple[str, ...]:
     """Return each text once, as one line without terminal control characters."""
     return tuple(dict.fromkeys(formatting.printable(" ".join(text.split())) for text in texts))
 
 
-def _contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[str, str], Span]) -> Iterator[Finding]:
+def contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[str, str], Span]) -> Iterator[Finding]:
     """Yield every fact that two places of the archive state in different ways."""
     yield from identity.check(found, older=sealed_by.older)
     yield from experiment.check(found, older=sealed_by.older)

@@ -99,5 +99,5 @@ def _listed(archive: Unpacked, entities: Mapping[str, Any]) -> Iterator[str]:
         yield f"{CRATE} lists {name}, which is not in the archive."
     for name, entity in files.items():
         stated = entity.get("contentSize")
-        if name in archive.digests and stated != str(size := (archive.folder / name).stat().st_size):
+        if name in archive.digests and stated != str(size := archive.sizes[name]):
             yield f"{CRATE}: {name} has {size} bytes, but {stated!r} is stated."

@@ -7,7 +7,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -33,6 +33,8 @@ _WINDOW = 128 << 20
 # zstd can expand a few bytes to 128 KiB, so each read of this size gives at most about 64 MiB.
 _STEP = 2 << 10
 _CHUNK = 1 << 20
+# tarfile copies the rest of its buffer for each header and each read. With 1 MiB, most of the time for small files went there.
+_BUFFER = 32 << 10
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _COPY = "Copy the file again and compare its sha256 with the original's."
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -62,13 +64,17 @@ class Unpacked:
     Attributes:
         folder: holds the content of the archive's one top folder.
         digests: name below the top folder -> sha256.
+        sizes: name below the top folder -> bytes.
         headers: one sentence for each tar header that differs from the header that servemark writes. tar restores mode, owner and time
             from it, and no digest covers it.
+        needed: whether a file, by its name below the top folder, is written. A digest is computed of each one.
     """
 
     folder: Path
+    needed: Callable[[str], bool] = lambda _: True
     top: str = ""
     digests: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     headers: list[str] = field(default_factory=list)
     _folders: set[str] = field(default_factory=set)
 
@@ -80,7 +86,7 @@ class Unpacked:
         content, end = _Content(source), 0
         fileobj = cast(IO[bytes], content)
         try:
-            with tarfile.open(fileobj=fileobj, mode="r|", bufsize=_CHUNK, tarinfo=_Member, errors="surrogateescape") as tar:
+            with tarfile.open(fileobj=fileobj, mode="r|", bufsize=_BUFFER, tarinfo=_Member, errors="surrogateescape") as tar:
                 for member in tar:
                     self._take(tar, member)
                     end = member.offset_data + member.size
@@ -110,19 +116,26 @@ class Unpacked:
             return
         if not name:
             raise _Refused("several_folders", f"contains the file {member.name!r} outside its top folder")
-        if name in self.digests or name in self._folders or not parents.isdisjoint(self.digests):
+        # The keys' own method looks up the few parents; a set's would go through all digests.
+        if name in self.digests or name in self._folders or not self.digests.keys().isdisjoint(parents):
             raise _Refused("duplicate_name", f"contains {member.name!r} twice, or both as a file and as a folder")
         self._folders |= parents
         stream = tar.extractfile(member)
         assert stream is not None, "a regular file has content"
-        target = self.folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         sha256 = hashlib.sha256()
-        with target.open("xb") as sink:
+        with self._sink(name) as sink:
             while chunk := stream.read(_CHUNK):
                 sha256.update(chunk)
-                sink.write(chunk)
-        self.digests[name] = sha256.hexdigest()
+                if sink:
+                    sink.write(chunk)
+        self.digests[name], self.sizes[name] = sha256.hexdigest(), member.size
+
+    def _sink(self, name: str) -> AbstractContextManager[IO[bytes] | None]:
+        if not self.needed(name):
+            return nullcontext()
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target.open("xb")
 
     def _checked(self, member: tarfile.TarInfo) -> str:
         """Return the name below the top folder; empty for the top folder itself."""
@@ -208,8 +221,11 @@ def require_file(path: Path) -> None:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Unpacked]:
+def unpacked(path: Path, needed: Callable[[str], bool] = lambda _: True) -> Iterator[Unpacked]:
     """Yield the archive's files in a private temporary folder, which is deleted afterwards.
+
+    Args:
+        needed: see ``Unpacked``. By default, each file is written.
 
     Raises:
         NoSuchFile: ``path`` is not a regular file.
@@ -218,7 +234,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
     """
     require_file(path)
     with tempfile.TemporaryDirectory(prefix="servemark-archive-") as temporary:
-        archive = Unpacked(Path(temporary) / "archive")
+        archive = Unpacked(Path(temporary) / "archive", needed)
         archive.folder.mkdir()
         try:
             with path.open("rb") as source:

@@ -1,0 +1,56 @@
+"""``servemark compare``: exit codes, files, help."""
+
+from __future__ import annotations
+
+import pytest
+
+from servemark.cli import main as cli
+from servemark.compare.metrics import METRICS
+from servemark.records import Comparison
+
+
+def run(*words: object) -> int:
+    return cli.main(["compare", *map(str, words)])
+
+
+def test_regression_beyond_the_limit_exits_with_1(archive, slower_archive, capsys):
+    assert run(archive.path, slower_archive.path, "--gate", "throughput:-5%,p95_ttft:+10%") == 1
+    out, err = capsys.readouterr()
+    assert out.count("FAILED") == 2
+    assert err.count("plain, chat, c=1") == 2
+
+
+@pytest.mark.parametrize("gate", ["throughput:-50%", "p95_ttft:+100%,mean_ttft:+100%"])
+def test_regression_within_the_limit_exits_with_0(archive, slower_archive, gate):
+    assert run(archive.path, slower_archive.path, "--gate", gate) == 0
+
+
+def test_improvement_exits_with_0(archive, slower_archive):
+    assert run(slower_archive.path, archive.path, "--gate", "throughput:-1%,p95_ttft:+1%") == 0
+
+
+def test_gate_that_cannot_tell_exits_with_0_and_is_printed(built_run, capsys):
+    assert run(built_run.path, built_run.path, "--gate", "throughput:-5%") == 0
+    assert "cannot tell for 4 load points" in capsys.readouterr().out
+
+
+def test_bad_input_exits_with_2_before_anything_is_read(archive, tmp_path, capsys):
+    assert run("nowhere", "nowhere", "--gate", "speed:-5%") == 2
+    assert "throughput" in capsys.readouterr().err
+    assert run(archive.path, tmp_path / "nowhere") == 2
+
+
+def test_files_are_written_only_with_a_folder(archive, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(archive.path, archive.path) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert run(archive.path, archive.path, "-o", tmp_path / "out") == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["compare.html", "compare.json"]
+    assert len(Comparison.read(tmp_path / "out" / "compare.json").points) == 2
+
+
+def test_help_names_every_metric(capsys):
+    with pytest.raises(SystemExit):
+        run("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(name in shown for name in METRICS)

@@ -1,0 +1,131 @@
+"""Published numbers as one side of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from builders.compared_runs import runs
+from builders.paths import ROOT
+from servemark.compare import reference
+from servemark.compare.compared import compare
+from servemark.compare.errors import NotComparable
+from servemark.compare.side import same_model
+from servemark.compare.text import text
+
+SHIPPED = sorted((ROOT / "config" / "references").glob("*.yaml"))
+MODEL = "hf:org/tiny@" + "a" * 40
+
+
+@pytest.fixture
+def published(tmp_path):
+    """Return a function that writes a reference for the run of ``runs``."""
+
+    def write(**changes):
+        load = {"dataset": "random", "concurrency": 32, "metrics": {"throughput": 9000.0, "mean_ttft": 70.0}}
+        shape = runs().measurements[0].load
+        load |= {"requests": shape.requests, "input_tokens": shape.prompts.input_tokens, "output_tokens": shape.prompts.output_tokens}
+        deployment = {"topology": {"tensor_parallel": 4}, "options": {"max-model-len": 2048}, "loads": [load | changes.pop("load", {})]}
+        content = {
+            "name": "published", "source": "a tutorial", "date": "2026-02-24", "model": MODEL, "software": {"vLLM": "0.15.1"},
+            "hardware": {"GPUs": "4 x GH200"}, "deployments": {"one-node": deployment},
+        }  # fmt: skip
+        path = tmp_path / "published.yaml"
+        path.write_text(yaml.safe_dump(content | changes))
+        return path
+
+    return write
+
+
+def staged(source: str = MODEL):
+    """Return a run whose model comes from ``source``."""
+    data = runs()
+    return replace(data, manifests={name: one.model_copy(update={"source": source}) for name, one in data.manifests.items()})
+
+
+@pytest.mark.parametrize("reference_first", [True, False])
+def test_reference_gives_ratios_without_interval(folder, published, reference_first):
+    sides = [published(), folder(staged())]
+    found = compare(*(sides if reference_first else sides[::-1])).record
+    (point,) = found.points
+    assert {metric.metric for metric in point.metrics} == {"throughput", "mean_ttft"}
+    for metric in point.metrics:
+        assert (metric.low, metric.part, metric.verdict) == (None, "whole run", "cannot tell")
+        assert metric.why == "the reference has no repetitions"
+        assert metric.ratio == pytest.approx(metric.b / metric.a)
+    side = found.a if reference_first else found.b
+    assert (side.kind, side.source) == ("reference", "a tutorial, 2026-02-24")
+    assert len(found.one_sided) == 3
+    assert "the reference has no repetitions" in text(found)
+
+
+def test_only_what_a_reference_states_is_compared(folder, published):
+    found = compare(published(), folder(staged())).record
+    parts = {(one.part, one.name) for one in found.differences}
+    assert {("software", "vLLM"), ("hardware", "GPUs"), ("options", "max-model-len")} <= parts
+    assert not parts & {("software", "torch"), ("hardware", "node"), ("software", "servemark")}
+
+
+def test_other_model_precision_or_two_references_are_refused(folder, published):
+    for other in (folder(runs()), published()):
+        with pytest.raises(NotComparable):
+            compare(published(), other)
+    data = staged()
+    plan = data.plans["equal-a"].model_copy(update={"options": {"load-format": "dummy"}})
+    with pytest.raises(NotComparable, match="load-format"):
+        compare(published(), folder(replace(data, plans={"equal-a": plan})))
+
+
+@pytest.mark.parametrize(
+    ("source", "same"),
+    [
+        (MODEL, True),
+        ("/data/hub/models--org--tiny/snapshots/" + "a" * 40 + "/", True),
+        ("hf:org/tiny@" + "b" * 40, False),
+        ("/data/tiny", False),
+    ],
+)
+def test_model_is_the_same_revision_of_the_hub(source, same):
+    (manifest,) = staged(source).manifests.values() if len(staged().manifests) == 1 else [staged(source).manifests["tiny"]]
+    assert same_model(manifest, MODEL) is same
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"load": {"metrics": {"speed": 1.0}}}, "speed"),
+        ({"load": {"metrics": {"throughput": -1.0}}}, "throughput"),
+        ({"load": {"metrics": {}}}, "metrics"),
+        ({"source": None}, "source"),
+        ({"more": 1}, "more"),
+        ({"deployments": {}}, "deployments"),
+    ],
+)
+def test_bad_reference_is_refused_with_the_key(archive, published, changes, said):
+    with pytest.raises(NotComparable) as refused:
+        compare(archive.path, published(**changes))
+    assert (refused.value.exit_code, refused.value.reason) == (2, "bad_reference")
+    assert said in refused.value.what
+
+
+def test_file_that_is_no_yaml_is_refused(archive, tmp_path):
+    (tmp_path / "bad.yaml").write_text("a: [")
+    for name in ("bad.yaml", "missing.yaml"):
+        with pytest.raises(NotComparable) as refused:
+            compare(archive.path, tmp_path / name)
+        assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_references_are_valid_and_consistent(path):
+    found = reference.read(path)
+    assert found.source and found.date and found.model.startswith("hf:")
+    for item in reference.measurements(found):
+        tokens = item.load.prompts.input_tokens + item.load.prompts.output_tokens
+        assert item.total_throughput / item.output_throughput == pytest.approx(tokens / item.load.prompts.output_tokens, rel=1e-3)
+
+
+def test_there_is_a_shipped_reference():
+    assert [path.name for path in SHIPPED] == ["gpt-oss-120b-gh200.yaml"]

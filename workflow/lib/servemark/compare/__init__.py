@@ -1,0 +1,1 @@
+"""Compare two runs, or a run with published numbers: ``servemark compare``."""
