@@ -121,7 +121,7 @@ def stage_context(folder: Path, told: Progress, plan: Plan, **changes: Any) -> S
         "deployment": folder,
         "config": CONFIG,
         "plan": plan,
-        "environment": SimpleNamespace(python="py", bytecode=None),
+        "environment": SimpleNamespace(python="py", bytecode=None, container=None),
         "manifest": SimpleNamespace(path="/m"),
         "hardware": HARDWARE,
     }

@@ -41,6 +41,7 @@ _SIGNED = ".tests/unit/archive/test_signature.py::test_commands_sign_and_verify"
 _BY_HAND = ".tests/unit/archive/test_signature.py::test_signature_holds_for_ssh_keygen_alone"
 _OFFLINE = ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock"
 _BUNDLED = ".tests/unit/environments/test_wheels.py::test_command_writes_wheels_of_both_environments_and_their_manifest"
+_COMPARED = ".tests/unit/compare/test_command.py"
 RUN_BY = {
     "make setup": RunBy(_OFFLINE, '"make", "setup"'),
     "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
@@ -86,6 +87,18 @@ RUN_BY = {
     ".venv/bin/servemark verify RUN.tar.zst --key sender.pub": RunBy(_SIGNED, '"verify", str(path), "--key"'),
     'echo "sender $(cat sender.pub)" > signers': RunBy(_BY_HAND, '"signers").write_text'),
     "ssh-keygen -Y verify -f signers -I sender -n servemark@archive -s RUN.tar.zst.sig < RUN.tar.zst": RunBy(_BY_HAND, '"-Y", "verify"'),
+    ".venv/bin/servemark compare results/before results/after": RunBy(
+        f"{_COMPARED}::test_improvement_exits_with_0", "run(slower_archive.path, archive.path"
+    ),
+    ".venv/bin/servemark compare before.tar.zst results/after -o comparison": RunBy(
+        f"{_COMPARED}::test_files_are_written_only_with_a_folder", 'run(archive.path, archive.folder, "-o", '
+    ),
+    ".venv/bin/servemark compare results/before results/after --gate throughput:-5%,p95_ttft:+10%": RunBy(
+        f"{_COMPARED}::test_regression_beyond_the_limit_exits_with_1", '"--gate", "throughput:-5%,p95_ttft:+10%"'
+    ),
+    ".venv/bin/servemark compare config/references/gpt-oss-120b-gh200.yaml results/gpt-oss-120b": RunBy(
+        ".tests/unit/compare/test_reference.py::test_only_what_a_reference_states_is_compared", "compare(published(), folder(staged()))"
+    ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     ".venv/bin/servemark bundle cuda13 ../bundle": RunBy(_BUNDLED, '"bundle", "cuda13", "bundle"'),
     ".venv/bin/servemark bundle cuda13 ../bundle --python 3.12 --machine aarch64": RunBy(

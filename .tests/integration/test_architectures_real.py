@@ -34,9 +34,6 @@ MODELS = {
               "num_local_experts": 0, "num_experts_per_tok": 0, "num_hidden_layers": 4, "layer_types": ["mamba"] * 3 + ["attention"],
               "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
               "tie_word_embeddings": True, "position_embedding_type": "nope"},
-    "gdn": {"model_type": "qwen3_next", **COMMON, **HEADS, "intermediate_size": 256, "num_hidden_layers": 4, "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
-            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128},
 }  # fmt: skip
 
 
@@ -80,9 +77,11 @@ def test_each_kind_of_attention_is_planned_and_served(real, tmp_path):
     models = make_models(real.record("environments/cpu/environment.json")["python"], tmp_path / "models")
     real.config["models"] |= {name: {"source": str(folder)} for name, folder in models.items()}
     real.config["deployments"] |= {name: deployment | {"model": name} for name in models}
+    # Without it, vLLM's choice on CPU depends on the CPU's instructions (platforms/cpu.py, 0.32.0).
+    real.config["deployments"]["mamba"]["options"] = deployment["options"] | {"mamba-ssm-cache-dtype": "float32"}
     real.config["workloads"] = {"chat": {"dataset": "random", "input_tokens": 32, "output_tokens": 8, "requests": 16, "concurrency": 2}}
-    real.config["timeouts"] = {"start": 240.0, "no_progress": 20.0, "stop": 10.0}
-    done = real.run(seconds=600)
+    real.config["timeouts"] = {"start": 400.0, "stall": 300.0, "no_progress": 60.0, "stop": 10.0}
+    done = real.run(seconds=800)
     assert done.rc == 0, done.text
     for name in real.config["deployments"]:
         estimate, startup = real.record(f"deployments/{name}/plan.json")["estimate"], real.record(f"deployments/{name}/startup.json")
@@ -93,17 +92,3 @@ def test_each_kind_of_attention_is_planned_and_served(real, tmp_path):
     assert rows.keys() == real.config["deployments"].keys()
     assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
     real.assert_all_dead()
-
-
-# TEMPORARY
-def test_zz(tmp_path):
-    import time
-    for round in range(4):
-        Path("/tmp/arch-done").write_text(str(round))
-        end = time.time() + 150
-        while not Path("/tmp/arch-go").exists():
-            if time.time() > end:
-                return
-            time.sleep(0.5)
-        Path("/tmp/arch-go").unlink()
-        subprocess.run(["bash", "-c", f"bash /tmp/arch-second.sh > /tmp/arch-second-{round}.log 2>&1"], timeout=420)

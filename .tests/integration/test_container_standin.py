@@ -16,10 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from builders import container_image
 from builders.image_folder import make_image
 from integration.harness import GONE_S, RUN, Checkout, wait_until
 
-pytestmark = pytest.mark.skipif(shutil.which("ch-run") is None, reason="needs Charliecloud (apt-get install charliecloud)")
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    container_image.require(None if shutil.which("ch-run") else "ch-run is missing. Install it with: apt-get install charliecloud")
 
 
 @pytest.fixture(scope="module")

@@ -33,3 +33,4 @@ def test_snapshot_with_links_is_measured_and_the_same_model_by_name(fresh: Check
     assert any(str(snapshot) in line["text"] and "found" in line["text"] for line in fresh.progress())
     assert fresh.record("deployments/a/plan.json")["served_name"] == "tiny"
     assert fresh.started_at("a") == measured and len(fresh.attempts("a")) == 1
+    assert verification.verify(fresh.results / "archive" / f"{RUN}.tar.zst").wrong == ()

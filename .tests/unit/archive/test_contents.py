@@ -8,6 +8,7 @@ from builders import report_data
 from servemark.archive import contents
 from servemark.archive import seal as archive
 from servemark.errors import ServemarkError
+from servemark.records import Environment
 
 
 @pytest.fixture
@@ -107,3 +108,12 @@ def test_existing_key_in_file_stops_archive(run_folder, tmp_path):
     with pytest.raises(ServemarkError, match=r"server\.log"):
         archive.seal(contents.archived_files(run_folder, tmp_path / "envs"), tmp_path / "demo.tar.zst", secrets=secrets)
     assert contents.known_secrets(tmp_path / "nowhere", {}) == {}
+
+
+def test_own_lock_file_of_an_environment_is_archived(run_folder, tmp_path):
+    put(tmp_path, "prefix/servemark-own.lock", "envs/cpu.lock")
+    place = run_folder / "environments" / "mine" / "environment.json"
+    made = {"name": "mine", "origin": "lock", "digest": "d", "python": "p", "packages": 2, "seconds": 0, "size_mib": 0}
+    Environment(**made, prefix=str(tmp_path / "prefix"), lock="/somewhere/my.lock").write(place)
+    files = contents.archived_files(run_folder, tmp_path / "envs")
+    assert files["envs/own-mine.lock"] == tmp_path / "prefix" / "servemark-own.lock" and "envs/cpu.lock" not in files

@@ -44,7 +44,7 @@ def test_files_are_written_only_with_a_folder(archive, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(archive.path, archive.path) == 0
     assert list(tmp_path.iterdir()) == []
-    assert run(archive.path, archive.path, "-o", tmp_path / "out") == 0
+    assert run(archive.path, archive.folder, "-o", tmp_path / "out") == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["compare.html", "compare.json"]
     assert len(Comparison.read(tmp_path / "out" / "compare.json").points) == 2
 

@@ -29,12 +29,18 @@ def with_options(*lines: str, base: str = BASE) -> str:
         ("max-num-seq: 4", "max-num-seqs"),
     ],
 )
-@pytest.mark.parametrize("lock", ["cpu", "cuda13"])
+@pytest.mark.parametrize("lock", ["cpu", "cuda12", "auto"])
 def test_wrong_value_is_refused_at_its_line(tmp_path, line, words, lock):
     path = write(tmp_path, with_options("disable-log-stats: true", line).replace("lock: cpu", f"lock: {lock}"))
     text = failure(path)
     number = path.read_text().splitlines().index(f"      {line}") + 1
     assert f"{path}:{number}: deployments.plain.options.{line.split(':')[0]}: " in text and words in text
+
+
+def test_auto_accepts_what_one_of_its_versions_accepts(tmp_path):
+    text = with_options("kv-cache-dtype: int4_per_token_head")
+    load(write(tmp_path, text.replace("lock: cpu", "lock: auto")))
+    assert "int4_per_token_head" in failure(write(tmp_path, text.replace("lock: cpu", "lock: cuda12")))
 
 
 def test_each_wrong_value_has_its_own_line(tmp_path):

@@ -168,7 +168,7 @@ def test_raylet_that_dies_later_ends_server_and_is_named(ray):
 def test_supervisor_ended_before_ray_start_is_named(ray, monkeypatch):
     plain = ray()
 
-    def killed(manifest):
+    def killed(manifest, hashes):
         identity = processes.Identity.parse(supervisor.read_state(plain.attempt).identity)
         identity.signal(signal.SIGKILL)
         assert processes.wait_for_end(identity, 5)

@@ -72,7 +72,7 @@ def serve(tmp_path, told, monkeypatch):
             replicas = tuple(r.model_copy(update={"ray_address": f"10.0.0.1:{i}"}) for i, r in enumerate(replicas))
         started = Cluster(deployment="x", attempt=str(attempt), nodes=nodes, replicas=replicas)
         plan = report_data.plan("x", topology=topology, modules=("cuda/13",), **{"variables": {}, "options": {}, **changes})
-        environment = SimpleNamespace(python="py", bytecode=bytecode)
+        environment = SimpleNamespace(python="py", bytecode=bytecode, container=None)
         context = stage_context(tmp_path, told, plan, environment=environment, hardware=hardware, caches=caches)
         return Serving(context, started, port).run(Fabric(deployment="x")), asked, nodes
 

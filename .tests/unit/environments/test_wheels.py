@@ -252,8 +252,10 @@ def test_command_writes_wheels_of_both_environments_and_their_manifest(checkout,
         ["cpu", "bundle", "--machine", "aarch64"],
         ["cuda13", "bundle", "--machine", "aarch64", "--test"],
         ["cpu", "envs/cpu.lock"],
+        ["auto", "bundle"],
+        ["./absent.lock", "bundle"],
     ],
-    ids=["another Python", "another machine", "tests on another machine", "a file"],
+    ids=["another Python", "another machine", "tests on another machine", "a file", "no lock file", "an absent own one"],
 )
 def test_command_refuses_what_the_lock_file_does_not_support(checkout, site, calls, capsys, arguments):
     assert main(["bundle", *arguments]) == 2
@@ -261,7 +263,7 @@ def test_command_refuses_what_the_lock_file_does_not_support(checkout, site, cal
     assert capsys.readouterr().err.startswith("servemark: ")
 
 
-@pytest.mark.parametrize("arguments", [["auto", "bundle"], ["cpu", "bundle", "--python", "3"], ["cpu", "bundle", "--python", "3.x"]])
+@pytest.mark.parametrize("arguments", [["cpu", "bundle", "--python", "3"], ["cpu", "bundle", "--python", "3.x"]])
 def test_wrong_arguments_are_refused_by_the_parser(checkout, arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["bundle", *arguments])

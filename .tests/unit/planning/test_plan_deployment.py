@@ -15,7 +15,7 @@ from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
 from servemark.planning.advice_data import SENTENCES
 from servemark.planning.plan_deployment import refused_options
-from servemark.records import Gpu, Plan
+from servemark.records import Argument, Gpu, Plan
 from servemark.weights import builtin
 
 
@@ -310,3 +310,21 @@ def test_suggested_option_is_never_a_refused_one():
     found = CHECK.model_copy(update={"serve_options": (*KNOWN, "tensor-parallel-size")})
     (words,) = refused_options({"tensor-paralel-size": 2}, [], found)
     assert "tensor-parallel-size" not in words.replace("tensor-paralel-size", "")
+
+
+def test_values_are_checked_by_the_list_of_the_environment():
+    listed = {
+        "serve_arguments": (
+            Argument(names=("dtype",), kind="text", choices=("auto", "bfloat16")),
+            Argument(names=("max-model-len",), kind="integer"),
+        ),
+        "client_arguments": (Argument(names=("burstiness",), kind="number"),),
+    }
+    found = CHECK.model_copy(update={**listed, "vllm": "9.9"})
+    given = {"dtype": "bf16", "max-model-len": 512, "chat-template": "/none.jinja"}
+    sentences = refused_options(given, [point(client_options={"burstiness": "fast"})], found)
+    assert [text.split(":")[0] for text in sentences] == [
+        "options.dtype", "options.chat-template", "options.chat-template", "workloads.chat.client_options.burstiness",
+    ]  # fmt: skip
+    assert "bfloat16" in sentences[0] and "9.9" in sentences[0]
+    assert refused_options({"dtype": "auto"}, [point(client_options={"burstiness": 0.5})], found) == []

@@ -87,7 +87,7 @@ def test_each_number_of_a_rounding_deployment_is_marked(data, text):
             assert all(marked) if deployment == "fp8-cache" else not any(marked), (section, row)
             found += len(marked)
     assert found > 100, "the pattern finds numbers"
-    assert text.count("calculates in fewer bits") == 4, "headline, curves, comparison, all results"
+    assert text.count("calculates in fewer bits") == 5, "headline, curves, comparison, all results, targets"
 
 
 def test_terminal_marks_rounding_and_states_intervals(data):

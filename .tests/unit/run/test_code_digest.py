@@ -112,19 +112,22 @@ def test_early_rules_depend_on_few_modules():
         "machine.hardware", "machine.visible_gpus", "records.base", "records.inputs", "records.options", "planning.node_share"
     }  # fmt: skip
     assert of_rule("build_environment") == {
-        "environments.build", "environments.bytecode_cache", "environments.installed", "environments.lockfiles", "files.content",
+        "environments.build", "environments.bytecode_cache", "environments.container", "environments.images", "environments.installed",
+        "environments.interpreter", "environments.lockfiles", "environments.own_lock", "environments.registry", "files.content",
         "records.base", "records.inputs", "records.options",
     }  # fmt: skip
     assert of_rule("check_environment") == {
-        "environments.build", "environments.bytecode_cache", "environments.check", "environments.installed", "environments.known_options",
-        "environments.lockfiles", "files.content", "lib/servemark/environments/vllm-options/0.32.0.json",
+        "environments.build", "environments.bytecode_cache", "environments.check", "environments.images", "environments.installed",
+        "environments.interpreter", "environments.known_options", "environments.lockfiles", "environments.options", "environments.own_lock",
+        "files.content", "lib/servemark/environments/vllm-options/0.19.1.json", "lib/servemark/environments/vllm-options/0.32.0.json",
         "lib/servemark/in_model_env/check_environment.py", "lib/servemark/in_model_env/list_options.py", "machine.visible_gpus",
         "records.base", "records.inputs", "records.options",
     }  # fmt: skip
-    assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"records", "weights"}
+    assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"files", "records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
         "environments", "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables",
         "weights", "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
+        "lib/servemark/planning/devices",
     }  # fmt: skip
 
 

@@ -71,6 +71,14 @@ def test_files_are_unpacked_into_private_folder(tmp_path, room):
         assert found.digests["empty"].startswith("e3b0c442")
 
 
+def test_file_that_is_not_needed_has_digest_and_size_only(tmp_path):
+    path = pack(tmp_path, tar_of(GOOD, member("run/b.json", b"12345")))
+    with unpacked(path, lambda name: name != "b.json") as found:
+        assert (found.folder / "a.json").is_file() and not (found.folder / "b.json").exists()
+        assert found.sizes == {"a.json": 2, "b.json": 5}
+        assert found.digests["b.json"].startswith("5994471a")
+
+
 def test_folder_entries_are_accepted(tmp_path):
     folders = [member(name, b"", type=tarfile.DIRTYPE) for name in ("run", "run/a", "run/b")]
     with unpacked(pack(tmp_path, tar_of(*folders, member("run/a/b", b"1"), format=tarfile.GNU_FORMAT))) as found:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from servemark.archive import seal as sealing
 from servemark.archive.crate import describe
+from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
 from servemark.records import Environment, Plan
 from servemark.security import secret_scan
@@ -48,7 +49,9 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
         if inside.parts[0] != "deployments" or path.parent.name != "points" or path in planned:
             files[inside.as_posix()] = path
     # Environment "workflow" runs the workflow itself.
-    used = {*(Environment.read(path).lock for path in run_folder.glob("environments/*/environment.json")), "workflow"}
+    made = [Environment.read(path) for path in sorted(run_folder.glob("environments/*/environment.json"))]
+    used = {*(one.lock for one in made), "workflow"}
+    files |= {f"envs/own-{one.name}.lock": own for one in made if (own := Path(one.prefix) / OWN_LOCK).is_file()}
     for path in sorted(envs.rglob("*")):
         locks = path.suffix in (".lock", ".in")
         if path.suffix in _ENVIRONMENT_FILES and path.is_file() and "__pycache__" not in path.parts and (not locks or path.stem in used):

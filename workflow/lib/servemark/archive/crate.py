@@ -146,7 +146,7 @@ def _software(check: EnvironmentCheck) -> dict[str, Any]:
 
 def _run_action(found: RunRecords, names: Collection[str], times: Sequence[str]) -> dict[str, Any]:
     inputs = ["config.json", *(f"models/{name}/manifest.json" for name in found.manifests)]
-    inputs += [f"envs/{made.lock}.lock" for made in found.environments.values()]
+    inputs += [f"envs/{lock}.lock" for made in found.environments.values() for lock in (made.lock, f"own-{made.name}")]
     return {
         **_action("run", f"Run {found.run}", SERVEMARK, _asked(found), found.measurements),
         **{"object": _files(inputs, names), "result": _files(_RESULTS, names), "startTime": times[0], "endTime": times[-1]},

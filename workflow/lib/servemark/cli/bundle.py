@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from servemark.environments import lockfiles, wheels
-from servemark.environments.lockfiles import Version
-from servemark.errors import ServemarkError
+from servemark.environments import lockfiles, own_lock, wheels
+from servemark.environments.lockfiles import Lock, Version
+from servemark.errors import EnvironmentRefused, ServemarkError
 from servemark.files import storage
 from servemark.files.content import Hashes
 from servemark.records import write_atomically
@@ -36,6 +36,18 @@ def release(text: str) -> Version:
     return int(major), int(minor)
 
 
+def _lock(name: str, python: Version, machine: str) -> Lock:
+    if own_lock.is_path(name):
+        try:
+            return lockfiles.own(name, lockfiles.ENVS, python, machine)
+        except EnvironmentRefused as error:
+            raise CannotBundle(error.what, do=error.do, reason=error.reason) from None
+    locks = lockfiles.table(lockfiles.ENVS)
+    if name not in locks:
+        raise CannotBundle(f"There is no lock file {name}.", do=f"Name one of {', '.join(locks)}, or the path of your own lock file.")
+    return locks[name]
+
+
 def bundle(name: str, folder: Path, say: Callable[[str], object], *, python: Version | None, machine: str | None, test: bool) -> None:
     """Collect the wheels of a model environment's lock file and of ``make setup``, and write :data:`MANIFEST`.
 
@@ -44,16 +56,16 @@ def bundle(name: str, folder: Path, say: Callable[[str], object], *, python: Ver
         test: also the wheels of ``make setup-test``.
 
     Raises:
-        CannotBundle: the lock file does not support this interpreter or machine.
+        CannotBundle: the lock file cannot be used, or does not support this interpreter or machine.
         ServemarkError: the disk has too little space, or pip could not get a wheel.
     """
     # pip's temporary folder is below it.
     folder = folder.absolute()
     python, machine = python or sys.version_info[:2], machine or platform.machine()
     if folder.exists() and not folder.is_dir():
-        raise CannotBundle(f"{folder} is no folder.", do="Name a folder; servemark makes it.", reason="storage_refused")
+        raise CannotBundle(f"{folder} is no folder.", do="Name a folder; servemark makes it.")
     setup = lockfiles.of_setup(lockfiles.ENVS)
-    locks = [setup["workflow"], *([setup["test"]] if test else []), lockfiles.table(lockfiles.ENVS)[name]]
+    locks = [setup["workflow"], *([setup["test"]] if test else []), _lock(name, python, machine)]
     for lock in locks:
         if machine not in lock.machines or python not in lock.pythons:
             releases = ", ".join(".".join(map(str, version)) for version in lock.pythons)

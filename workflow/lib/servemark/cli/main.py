@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--cluster", help="cluster file to use, in place of `cluster` in CONFIG: NAME of config/clusters/NAME.yaml, or a path")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
     one = commands.add_parser("bundle", help="collect the wheels of a lock file in a folder, for a machine without internet")
-    one.add_argument("lock", metavar="LOCK", choices=lockfiles.NAMES, help=f"name of the lock file: {', '.join(lockfiles.NAMES)}")
+    one.add_argument("lock", metavar="LOCK", help=f"a lock file: {', '.join(lockfiles.NAMES)}, or the path of your own")
     one.add_argument("folder", metavar="DIR", type=Path, help="the folder for the wheels; rerun the command to continue")
     one.add_argument("--python", type=bundling.release, metavar="X.Y", help="version of Python there; default this one")
     one.add_argument("--machine", help="architecture there, as of `uname -m`: x86_64 or aarch64; default this one")

@@ -29,7 +29,7 @@ def render(found: Compared, bundle: str | None = None) -> str:
     data = replace(
         measured.data,
         measurements=list(_measurements(found)),
-        points=[], plans={}, startups={}, accounts={}, distributions=(), timelines={},
+        config={}, points=[], plans={}, startups={}, accounts={}, distributions=(), timelines={},
     )  # fmt: skip
     made = page.content(data)
     counts = Counter(metric.verdict for point in found.record.points for metric in point.metrics)

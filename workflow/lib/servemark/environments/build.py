@@ -26,6 +26,8 @@ from servemark.records import Environment
 from servemark.variables import passed_on
 
 MARKER = "servemark-environment.json"
+OWN_LOCK = "servemark-own.lock"
+"""Copy of the user's lock file from which a prefix was built, for the archive."""
 IN_MODEL_ENV = Path(__file__).parents[1] / "in_model_env"
 
 
@@ -136,6 +138,8 @@ def _install(lock: Lock, prefix: Path, bundle: Path | None, *, log: Path, timeou
     # pip keeps all downloaded wheels in its temporary folder until the end. /tmp is often too small for these GiB.
     scratch = prefix / "tmp"
     scratch.mkdir(parents=True)
+    if lock.own:
+        shutil.copy(lock.requirements, prefix / OWN_LOCK)
     if lock.shim:
         # pip builds in the source folder, so a copy keeps the checkout clean and two builds apart. The lock file has setuptools, so
         # the build needs no isolation and no network.
@@ -161,7 +165,7 @@ def _pip_refusal(words: str, log: Path, stopped: str | None, lock: Lock, prefix:
         do = "Add PyTorch's CPU index to pip's configuration: docs/reference/environments.md shows how."
     elif any("hash" in line.lower() for line in quoted):
         do = "A package differs from the locked one: your package index serves other files. Do not use them; ask its administrators."
-    elif found := re.search(r"No matching distribution found for (\S+)", "\n".join(lines)):
+    elif lock.own and (found := re.search(r"No matching distribution found for (\S+)", "\n".join(lines))):
         here = f"CPython {'.'.join(map(str, sys.version_info[:2]))} on {platform.machine()}"
         quoted = [f"your package index has no wheel of {found[1]} for {here}"]
         do = f"servemark installs wheels only. Name a version with a wheel in {lock.requirements}, or add the index that has it to pip's "

@@ -89,7 +89,8 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
     """Return the block size in bytes and the blocks of a request.
 
     A sliding-window layer holds the window less one, the tokens in flight and one more block (kv_cache_interface.py, SlidingWindowSpec).
-    A layer with a state holds one block for each request, or two with prefix caching (MambaSpec). Where both kinds exist, vLLM enlarges
+    A layer with a state holds one block for each request; with prefix caching two, or three of Mamba 2
+    (MambaSpec). Where both kinds exist, vLLM enlarges
     the blocks of attention until one holds a state, and pads the state to it (platforms/interface.py, _align_hybrid_block_size). Bytes of
     a block: kv_cache_utils.py, _get_kv_cache_bytes_per_block (0.32.0).
     """
@@ -102,7 +103,7 @@ def kv_pool(architecture: Architecture, server: Server, max_model_len: int) -> P
         block_tokens *= math.ceil(state / (block_tokens * layer_token))
     page = block_tokens * layer_token if caches else state
     # Without attention, vLLM turns prefix caching off by default (config/model.py, is_prefix_caching_supported).
-    states = 2 if caches and server.prefix_caching else 1
+    states = 2 + architecture.state.checkpoints if caches and architecture.state and server.prefix_caching else 1
     caches += [(layer, STATE) for layer in sorted(architecture.kinds.stateful)]
     starts = [sum(server.stages[:stage]) for stage in range(len(server.stages))]
     stages = [range(start, start + size) for start, size in zip(starts, server.stages, strict=True)]

@@ -15,8 +15,8 @@ PACKAGE = "servemark"
 
 # Running, watching and ending a stage, and its progress.
 _SURROUNDINGS = (
-    "run progress errors files.cache_lock files.folder_name files.home files.private files.storage processes supervisor "
-    "deployment.context variables.passed_on"
+    "run progress errors files.cache_lock files.folder_name files.home files.private files.storage processes containers "
+    "supervisor deployment.context variables.passed_on"
 )
 # A stage gets its result as parameters and config.json, which Snakemake compares.
 _CONFIGURATION = "config"
@@ -26,7 +26,7 @@ _LIVE_DEPLOYMENT = (
     "deployment.executors deployment.server deployment.watch"
 )
 # Downloading a model's files, which are compared with the hub's digests, and wheels, which are compared with the lock file's.
-_DOWNLOADS = "weights.hub_client weights.hub_refusals environments.wheels"
+_DOWNLOADS = "weights.hub_client weights.hub_refusals weights.hub_token environments.wheels"
 
 NOT_FOLLOWED = tuple(f"{PACKAGE}.{name}" for name in f"{_SURROUNDINGS} {_CONFIGURATION} {_LIVE_DEPLOYMENT} {_DOWNLOADS}".split())
 """Modules and packages that do not decide what a stage writes."""
@@ -40,6 +40,7 @@ DATA_FILES = {
     f"{PACKAGE}.measurement.reasons": "reasons.yaml",
     f"{PACKAGE}.deployment.how_to_use": "how-to-use.txt",
     f"{PACKAGE}.planning.advice_data": "advice.yaml",
+    f"{PACKAGE}.planning.devices": "devices.yaml",
     f"{PACKAGE}.init.write": "*.j2",
     f"{PACKAGE}.environments.check": "../in_model_env/check_environment.py",
     f"{PACKAGE}.environments.known_options": "../in_model_env/list_options.py vllm-options/*.json",

@@ -75,8 +75,10 @@ def _environment(found: RunRecords, name: str) -> Iterator[str]:
         return
     file = f"environments/{name}/environment.json"
     yield from differ(f"environment {name}: digest", Stated(file, made.digest), Stated(f"environments/{name}/check.json", check.digest))
-    if made.lock and locate(found.folder, lock := f"envs/{made.lock}.lock"):
-        yield from _locked(found, made, check, lock)
+    # A user's own lock file has the environment's name in the archive (archive/contents.py).
+    for lock in (f"envs/{made.lock}.lock", f"envs/own-{name}.lock") if made.lock else ():
+        if locate(found.folder, lock):
+            yield from _locked(found, made, check, lock)
 
 
 def _locked(found: RunRecords, made: Environment, check: EnvironmentCheck, file: str) -> Iterator[str]:

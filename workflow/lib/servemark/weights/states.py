@@ -26,6 +26,7 @@ class State:
             rank holds one whole group.
         element_bytes: bytes of a recurrent element that config.json chooses; None: of the model's dtype.
         parameters: parameters of one layer.
+        checkpoints: further states that vLLM keeps for each request with prefix caching (layers/mamba/mamba_mixer2.py, 0.32.0).
     """
 
     heads: int
@@ -36,6 +37,7 @@ class State:
     group_channels: int
     element_bytes: int | None
     parameters: int
+    checkpoints: int = 0
 
     def rank_bytes(self, tensor_parallel: int, dtype_bytes: int, element_bytes: int | None = None) -> int:
         """Return the bytes of one layer and sequence on one rank.
@@ -101,6 +103,7 @@ def mamba2(config: Mapping[str, Any], hidden: int, default: str | None = None) -
         element_bytes=_chosen(config, default),
         # Both projections, the convolution with its bias, A, D and the bias of the step for each head, and a norm.
         parameters=hidden * (2 * inner + channels + heads) + channels * (kernel + 1) + 3 * heads + inner,
+        checkpoints=1,
     )
 
 
