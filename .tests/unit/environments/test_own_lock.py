@@ -13,7 +13,7 @@ from builders.config_text import BASE, failure, write
 from builders.deployed import HARDWARE
 from servemark.config import paths
 from servemark.config.load import load
-from servemark.environments import build, check, lockfiles, own_lock
+from servemark.environments import build, check, lockfiles, own_lock, wheels
 from servemark.environments.lockfiles import CHECKOUT
 from servemark.errors import EnvironmentRefused
 from servemark.records import Environment
@@ -50,6 +50,17 @@ def test_own_lock_file_is_read(lock):
     assert lockfiles.vllm_versions(str(lock)) == ("0.32.0",)
 
 
+def test_bundle_of_an_own_lock_file_may_have_binary_wheels(lock):
+    mine, shipped = (wheels.Target(PYTHON, "x86_64", one.glibc) for one in (chosen(lock), lockfiles.table(ENVS)["cuda13"]))
+    assert mine.platforms == shipped.platforms and "manylinux_2_28_x86_64" in mine.platforms
+
+
+def test_packages_and_hashes_are_read_without_comments(lock):
+    hashes = {package.pin: package.hashes for package in chosen(lock).locked()}
+    assert hashes == {"idna==3.20": {"0" * 64, "f" * 64}, "vllm==0.32.0+cu130": {"0" * 64}}
+    assert chosen(lock).of_urls() == ["other"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -60,6 +71,8 @@ def test_own_lock_file_is_read(lock):
         (f"idna {DIGEST}\n", "idna==VERSION"),
         ("idna==3 --hash=sha256:abc\n", "abc"),
         ("idna==3 --hash=md5:d41d8cd98f00b204e9800998ecf8427e\n", "md5"),
+        (f"idna==3 --hash=sha512:{'0' * 128}\n", "sha512"),
+        (f"idna===3 {DIGEST}\n", "idna==VERSION"),
         (f"--index-url https://example.org\nidna==3 {DIGEST}\n", "--index-url"),
         ("-e .\n", "-e"),
         (f"idna @ https://me:secret@example.org/idna.whl {DIGEST}\n", "idna"),
@@ -115,6 +128,20 @@ def test_faults_of_a_lock_file_are_problems_of_the_configuration(lock, tmp_path)
     lock.unlink()
     (problem,) = paths.problems(load(path))
     assert str(lock) in problem.text
+
+
+def test_wheels_of_an_own_lock_file_are_checked_before_a_run(lock, tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    path = write(tmp_path, BASE.replace("lock: cpu", f"lock: {lock}\n    wheels: {folder}"))
+    (problem,) = paths.problems(load(path))
+    assert problem.loc == ("environments", "cpu", "wheels") and "other" in problem.text and "URL" in problem.text
+    lock.write_text(GOOD.replace("other @ https://wheels.example.org/other-1-py3-none-any.whl", "other==1"))
+    (problem,) = paths.problems(load(path))
+    assert "idna==3.20 (there is no wheel)" in problem.text
+    lock.write_text("idna==3.20\n")
+    (problem,) = paths.problems(load(path))
+    assert problem.loc == ("environments", "cpu", "lock")
 
 
 def test_options_are_checked_by_the_version_in_the_lock_file(lock, tmp_path):

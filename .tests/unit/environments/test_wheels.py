@@ -263,6 +263,13 @@ def test_command_refuses_what_the_lock_file_does_not_support(checkout, site, cal
     assert capsys.readouterr().err.startswith("servemark: ")
 
 
+def test_command_refuses_an_own_lock_file_with_a_package_of_a_url(checkout, site, calls, capsys):
+    Path("my.lock").write_text(f"other @ https://example.org/other-1-py3-none-any.whl --hash=sha256:{'0' * 64}\n")
+    assert main(["bundle", "./my.lock", "bundle"]) == 2
+    assert calls == [] and not site.folder.exists()
+    assert "other from a URL" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["cpu", "bundle", "--python", "3"], ["cpu", "bundle", "--python", "3.x"]])
 def test_wrong_arguments_are_refused_by_the_parser(checkout, arguments, capsys):
     with pytest.raises(SystemExit) as ended:

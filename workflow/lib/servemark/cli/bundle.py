@@ -74,6 +74,11 @@ def bundle(name: str, folder: Path, say: Callable[[str], object], *, python: Ver
                 f"{' and '.join(lock.machines)}.",
                 do="Set --python and --machine to those of the cluster, or choose another lock file (docs/reference/environments.md).",
             )
+        if urls := lock.of_urls(wheels.Target(python, machine, lock.glibc).markers):
+            raise CannotBundle(
+                f"{lock.name} takes {', '.join(urls)} from a URL, so an installation without internet is not possible.",
+                do="Put these packages into a package index and pin them as NAME==VERSION.",
+            )
     wheels.collect(locks, python, machine, folder, say)
     # Also the wheels of earlier calls, for other lock files and machines.
     paths = sorted(folder.glob("*.whl"))

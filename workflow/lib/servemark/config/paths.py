@@ -1,5 +1,6 @@
 """Check the files and folders that a configuration names: models, environments, images, wheels and chat templates."""
 
+import contextlib
 import os
 import platform
 import sys
@@ -114,12 +115,20 @@ def _bundles(config: Config) -> Iterator[tuple[str, str, Path]]:
 def _bundle_fault(config: Config, asked: str, folder: Path) -> str | None:
     if not os.path.isdir(folder):
         return f"there is no folder {shortened(str(folder), 200)}; `servemark bundle` makes it on a machine with internet"
-    lock = lockfiles.table(lockfiles.ENVS).get(asked)
+    lock = _known_lock(asked)
     cache = (config.cluster and config.cluster.cache) or config.cache
-    # The probed hardware decides what `auto` is.
     if lock is None or (build.prefix_of(lock, cache) / build.MARKER).exists():
         return None
     return wheels.fault(lock, folder, None)
+
+
+def _known_lock(asked: str) -> lockfiles.Lock | None:
+    """Return the lock file of an environment; None for `auto`, which the probed hardware decides, and for a file that cannot be used."""
+    if not own_lock.is_path(asked):
+        return lockfiles.table(lockfiles.ENVS).get(asked)
+    with contextlib.suppress(EnvironmentRefused):
+        return lockfiles.own(asked, lockfiles.ENVS, sys.version_info[:2], platform.machine())
+    return None
 
 
 def _model_fault(folder: Path, *, dummy: bool) -> str | None:

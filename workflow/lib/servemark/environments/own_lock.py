@@ -14,7 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from servemark.errors import EnvironmentRefused
 
 SUFFIXES = (".lock", ".txt")
-_HASH = re.compile(r"sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})")
+# pip knows more algorithms. uv and pip-compile write this one, and ``wheels.py`` compares files by it.
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # envs/lock and pip-compile state the Python of their result in a comment.
 _PYTHON = re.compile(r"^#.*(?:CPython|with Python) (\d+)\.(\d+)", re.MULTILINE)
 _SHOWN = 5
@@ -45,7 +46,7 @@ def read(path: Path) -> OwnLock:
         raise _refused(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "Set `lock` to the path of a lock file."
         ) from None
-    found = list(_lines(text))
+    found = list(lines(text))
     faults = [f"{path}:{number}: {fault}" for number, line in found if (fault := _fault(line))]
     if not found:
         faults = [f"{path} lists no package"]
@@ -60,7 +61,7 @@ def read(path: Path) -> OwnLock:
     return OwnLock(packages, (int(python[1]), int(python[2])) if python else None)
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
+def lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each requirement with the number of its first line, its continuation lines joined with a space."""
     begin, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -89,12 +90,13 @@ def _fault(line: str) -> str | None:
     if package.url:
         if urlsplit(package.url).username or urlsplit(package.url).password:
             return f"the address of {package.name} contains a user name or password"
-    elif not re.fullmatch(r"===?[^*,]+", str(package.specifier)):
+    elif not re.fullmatch(r"==[^=*,]+", str(package.specifier)):
         return f"{package.name} has no exact version: write {package.name}==VERSION"
     if not digests:
         return f"{package.name} has no digest (--hash=sha256:...)"
     return next(
-        (f"{package.name} has a digest that is none: {digest[:60]}" for digest in digests if not _HASH.fullmatch(digest.strip())), None
+        (f"{package.name} has a digest that is not sha256:HEX: {digest[:60]}" for digest in digests if not _HASH.fullmatch(digest.strip())),
+        None,
     )
 
 

@@ -106,6 +106,8 @@ def fault(lock: Lock, folder: Path, hashes: Hashes | None) -> str | None:
     Args:
         hashes: as of :func:`without_wheel`.
     """
+    if urls := lock.of_urls():
+        return f"{lock.name} takes {', '.join(urls)} from a URL, and pip would fetch it in spite of {folder}"
     packages = lock.locked()
     if not (found := without_wheel(packages, folder, frozenset(tags.sys_tags()), hashes)):
         return None
