@@ -94,3 +94,22 @@ def test_changed_image_is_noticed_before_a_deployment_starts(folder, told, tmp_p
     with pytest.raises(EnvironmentRefused) as refused:
         build.verify(environment, tmp_path / "cache", told)
     assert refused.value.reason == "environment_changed"
+
+
+def test_image_of_a_runtime_that_a_module_brings_exists(told, tmp_path, monkeypatch):
+    podman = tmp_path / "bin" / "podman"
+    podman.parent.mkdir()
+    podman.write_text('#!/bin/sh\n[ "$1 $2" = "image exists" ]\n')
+    podman.chmod(0o755)
+    # A login shell reads it, as on a site with modules.
+    (tmp_path / ".bash_profile").write_text(f'module() {{ [ "$*" = "load tools" ] && PATH={podman.parent}:/usr/bin:/bin; }}\n')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    image = Container(image="docker://a/b:c", runtime="podman", place="docker.io/a/b@sha256:1", digest="sha256:" + "1" * 64)
+    environment = Environment(
+        name="c", origin="container", digest="1" * 64, prefix=image.place, python="/usr/bin/python3", container=image,
+        packages=0, seconds=0, size_mib=0,
+    )  # fmt: skip
+    build.verify(environment, tmp_path, told, ["tools"])
+    with pytest.raises(EnvironmentRefused) as refused:
+        build.verify(environment, tmp_path, told, ["others"])
+    assert refused.value.reason == "image_missing"

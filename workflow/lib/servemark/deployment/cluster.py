@@ -74,7 +74,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
         _point_out_faster(found, progress)
         # Not earlier: hashing would disturb another deployment that is being measured.
         model_path = _model(here, launcher)
-        verify_environment(here.environment, here.config.cache, progress)
+        verify_environment(here.environment, here.config.cache, progress, plan.modules)
         contents.verify(plan.contents, here.config.cache)
         record = record.model_copy(
             update={"nodes": found, "warnings": warnings, "replicas": place(plan.topology), "model_path": model_path}

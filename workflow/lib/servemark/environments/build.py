@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -193,24 +194,27 @@ def use_prefix(name: str, prefix: Path, cache: Path | None, progress: Progress) 
     return _describe(name, prefix, cache, progress)
 
 
-def is_changed(environment: Environment, cache: Path, progress: Progress) -> bool:
+def is_changed(environment: Environment, cache: Path, progress: Progress, modules: Sequence[str] = ()) -> bool:
     """Return whether the installed files differ from those of the record.
+
+    Args:
+        modules: environment modules that bring the runtime of an image.
 
     Raises:
         EnvironmentRefused: the interpreter does not run, or an installed file or an image cannot be read.
     """
     if image := environment.container:
-        return images.digest_now(image, cache, progress).removeprefix("sha256:") != environment.digest
+        return images.digest_now(image, cache, progress, modules).removeprefix("sha256:") != environment.digest
     return _describe(environment.name, Path(environment.prefix), cache, progress).digest != environment.digest
 
 
-def verify(environment: Environment, cache: Path, progress: Progress) -> None:
-    """Check that an environment has the installed files of its record.
+def verify(environment: Environment, cache: Path, progress: Progress, modules: Sequence[str] = ()) -> None:
+    """Check that an environment has the installed files of its record. ``modules``: as of :func:`is_changed`.
 
     Raises:
         EnvironmentRefused: they differ, so results would get a wrong ledger key.
     """
-    if is_changed(environment, cache, progress):
+    if is_changed(environment, cache, progress, modules):
         raise EnvironmentRefused(
             f"Installed files of {environment.prefix} have changed since this run described it.",
             do="Rerun the same command: servemark describes the environment again and repeats its measurements. If its interpreter "

@@ -64,7 +64,8 @@ class Builder:
         python, path = self._python(image)
         image = image.model_copy(update={"path": path})
         found = interpreter.ask(Path(python), image, self.modules)
-        image = image.model_copy(update={"packages": found.packages, "digest": images.digest_now(image, self.cache, self.progress)})
+        digest = images.digest_now(image, self.cache, self.progress, self.modules)
+        image = image.model_copy(update={"packages": found.packages, "digest": digest})
         size = os.path.getsize(image.place) / 2**20 if os.path.isfile(image.place) else 0.0
         return Environment(
             name=self.name,
@@ -128,12 +129,12 @@ class Builder:
         folder = (self.cache / images.FOLDER).absolute()
         name = f"{image.runtime}-{image.digest.removeprefix('sha256:')[:12]}"
         image = image.model_copy(update={"place": _place(image, reference, folder, name)})
-        if images.exists(image):
+        if images.exists(image, self.modules):
             self.progress.say(f"the image {reference.repository} is in the cache already")
             return image
         words = f"fetching the image {reference.repository} with {image.runtime}"
         with cache_lock.held(folder / f"{name}.lock", partial(self.progress.waiting, "waiting: another run fetches this image")):
-            if not images.exists(image):
+            if not images.exists(image, self.modules):
                 self.progress.say(words)
                 self._fetch(image, reference, folder, words)
         return image

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from servemark.files import content, storage
 from servemark.files.content import CACHES, Hashes
 from servemark.progress import Progress
 from servemark.records import Container
+from servemark.supervisor import process_request
 
 FOLDER = "images"
 # Folders of a running system. An unpacked image may hold files of a build there, and servemark makes the places of binds.
@@ -19,10 +20,10 @@ _NOT_SOFTWARE = frozenset({"proc", "sys", "dev", "tmp", "run"})
 TOOL_S = 120.0
 
 
-def exists(image: Container) -> bool:
-    """Return whether the runtime can start the image without fetching it."""
+def exists(image: Container, modules: Sequence[str] = ()) -> bool:
+    """Return whether the runtime can start the image without fetching it. ``modules``: environment modules that bring the runtime."""
     if image.runtime in ("podman", "podman-hpc"):
-        argv = [RUNTIMES[image.runtime].program, "image", "exists", image.place]
+        argv = process_request.with_modules([RUNTIMES[image.runtime].program, "image", "exists", image.place], modules)
         try:
             return subprocess.run(argv, capture_output=True, timeout=TOOL_S).returncode == 0
         except (OSError, subprocess.SubprocessError):
@@ -35,13 +36,16 @@ def is_gone(image: Container) -> bool:
     return kind_of(image.image) == "registry" and os.path.isabs(image.place) and not os.path.exists(image.place)
 
 
-def digest_now(image: Container, cache: Path | None, progress: Progress) -> str:
+def digest_now(image: Container, cache: Path | None, progress: Progress, modules: Sequence[str] = ()) -> str:
     """Return the digest of an image, ``sha256:HEX``. A fetched one has that of the registry while it exists.
+
+    Args:
+        modules: as of :func:`exists`.
 
     Raises:
         EnvironmentRefused: the image does not exist, or a file cannot be read.
     """
-    if not exists(image):
+    if not exists(image, modules):
         raise EnvironmentRefused(
             f"The container image {image.place} does not exist.",
             do="Rerun the same command: servemark fetches an image again. Create a file or folder of your own again.",

@@ -66,7 +66,8 @@ def _has_changed(environment: Environment, config: Config) -> bool:
         return False
     # If its interpreter does not run on this machine, start_cluster compares the files on the node.
     with contextlib.suppress(EnvironmentRefused):
-        return is_changed(environment, config.cache, _Printed(None, "build_environment"))
+        modules = config.cluster.modules if config.cluster else ()
+        return is_changed(environment, config.cache, _Printed(None, "build_environment"), modules)
     return False
 
 
