@@ -1,7 +1,7 @@
 """A command line of the host as one in an image: folders, variables, home."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from servemark.containers.runtimes import RUNTIMES, TMP, Inside, is_below
@@ -15,6 +15,18 @@ def bound(image: Container, folders: Iterable[str | Path]) -> Container:
     """Return the image with more folders of the host, each at its own path if it exists."""
     binds = dict.fromkeys((*image.binds, *(os.path.abspath(folder) for folder in folders)))
     return image.model_copy(update={"binds": tuple(binds)})
+
+
+def stores(file: Path) -> Iterator[str]:
+    """Yield the folders of a link's targets, such as that of the blobs of a Hugging Face cache; nothing for a file.
+
+    In the image, a relative link begins at the path by which the file is named. So each folder has that path, not the one of ``realpath``.
+    """
+    place, seen = str(file), set[str]()
+    while os.path.islink(place) and place not in seen:
+        seen.add(place)
+        place = os.path.normpath(os.path.join(os.path.dirname(place), os.readlink(place)))
+        yield os.path.dirname(place)
 
 
 def enter(

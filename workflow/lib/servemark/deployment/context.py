@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +62,7 @@ class StageContext(Stage):
         if self.environment.container is None:
             return None
         model, site = Path(self.manifest.path), self.config.cluster
-        # Files of a model may be links to a store of files.
-        stores = {os.path.dirname(os.path.realpath(model / file.path)) for file in self.manifest.files}
+        stores = {folder for file in self.manifest.files for folder in entering.stores(model / file.path)}
         copies = on_node("local_models", site.local_models) if site and site.local_models else None
         maybe = (copies, self.caches, self.environment.bytecode)
         image = self.environment.container.model_copy(update={"gpus": self.hardware.accelerator == "cuda"})
