@@ -5,10 +5,11 @@ import shutil
 import pytest
 
 from builders.image_folder import make_image
-from servemark.environments import bytecode_cache
+from servemark.environments import bytecode_cache, check
 from servemark.environments.container import Builder
 from servemark.errors import EnvironmentRefused
 from servemark.processes.children import OwnerWatch
+from servemark.records import Container, Environment
 from standin import VERSION
 
 charliecloud = pytest.mark.skipif(shutil.which("ch-run") is None, reason="needs Charliecloud (apt-get install charliecloud)")
@@ -34,6 +35,18 @@ def test_missing_runtime_is_refused_with_its_key(builder, tmp_path, monkeypatch)
         builder(tmp_path / "x.sif").build()
     assert refused.value.reason == "runtime_missing"
     assert "environments.e.container" in refused.value.what and "apptainer" in refused.value.what
+
+
+def test_image_without_vllm_is_refused_with_its_key(tmp_path):
+    log = tmp_path / "check.log"
+    log.write_text("ModuleNotFoundError: No module named 'vllm'\n")
+    image = Container(image="/x.sif", runtime="apptainer", place="/x.sif", digest="sha256:" + "0" * 64)
+    mine = Environment(
+        name="mine", origin="container", digest="0" * 64, prefix="/x.sif", python="/usr/bin/python3", container=image, packages=2,
+        seconds=0, size_mib=0,
+    )  # fmt: skip
+    refused = check._broken(mine, "importing", log)
+    assert refused.reason == "vllm_missing" and "environments.mine.container.image" in refused.do
 
 
 @charliecloud

@@ -148,12 +148,13 @@ def _broken(environment: Environment, words: str, log: Path) -> EnvironmentRefus
     missing = re.fullmatch(r"ModuleNotFoundError: No module named '(torch|vllm)'", last[0].strip())
     if missing:
         of = f"The lock file {environment.lock}" if environment.lock else f"The environment {environment.prefix}"
+        other = "container.image" if environment.container else "prefix"
         return EnvironmentRefused(
             f"The environment {environment.name} cannot serve a model: {of} has no {missing[1]}.",
             look=str(log),
             do="Add vllm to the requirements, make the lock file again (`envs/lock MY.in -o MY.lock`) and rerun."
             if environment.lock
-            else f"Install it there, or set another environments.{environment.name}.prefix.",
+            else f"Install it there, or set another environments.{environment.name}.{other}.",
             reason="vllm_missing",
         )
     do = f"Delete {environment.prefix} and results/RUN/environments/{environment.name}/environment.json and rerun to build it again."
