@@ -8,7 +8,7 @@ from builders.launching import NODE
 from builders.paths import FIXTURES
 from servemark.deployment import transport
 from servemark.errors import StageFailed
-from servemark.records import FastAdapter
+from servemark.records import FastAdapter, Topology
 
 NCCL = FIXTURES / "nccl" / "nccl-2.28.9-h200-2nodes-socket.txt"
 HCA = FastAdapter(name="mlx5_0", kind="ib", gbit=400)
@@ -78,10 +78,18 @@ def test_required_transport(wanted, kind, refused):
 
 
 @pytest.mark.parametrize(
-    ("kind", "adapters", "slow"),
-    [("tcp", (HCA,), True), ("tcp", (), False), ("ib", (HCA,), False), (None, (HCA,), False)],
+    ("kind", "adapters", "replicas", "slow"),
+    [
+        ("tcp", (HCA,), 1, True),
+        ("tcp", (HCA,), 2, False),
+        ("tcp", (), 1, False),
+        ("ib", (HCA,), 1, False),
+        (None, (HCA,), 1, False),
+    ],
 )
-def test_tcp_is_slow_if_a_node_has_a_fast_adapter(kind, adapters, slow):
-    found = transport.slow(kind, [NODE, NODE.model_copy(update={"adapters": adapters})])
+def test_tcp_is_slow_if_a_node_has_a_fast_adapter_and_a_replica_needs_it(kind, adapters, replicas, slow):
+    size = 2 // replicas
+    topology = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=size, replicas=replicas, executor="mp")
+    found = transport.slow(kind, [NODE, NODE.model_copy(update={"adapters": adapters})], topology)
     assert (found is not None) == slow
     assert found is None or "mlx5_0 (InfiniBand or RoCE, 400 Gbit/s)" in found

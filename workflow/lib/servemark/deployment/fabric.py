@@ -102,7 +102,7 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     if here.config.cluster:
         transport.require(here.config.cluster.require_transport, kind, named, transport.listed(servers), str(log))
     # Ranks on CPUs have no other transport.
-    slow = transport.slow(kind, servers) if on_gpus else None
+    slow = transport.slow(kind, servers, plan.topology) if on_gpus else None
     bandwidth = bus_bandwidth(BYTES[backend], ranks, seconds)
     progress.say(f"all-reduce works: {bandwidth:.2f} GiB/s on the bus, {', '.join(named) or 'transport not named'}")
     if slow:

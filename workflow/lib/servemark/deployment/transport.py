@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from servemark.errors import StageFailed
-from servemark.records import FastAdapter, Node
+from servemark.records import FastAdapter, Node, Topology
 
 Kind = Literal["ib", "efa", "cxi", "tcp"]
 
@@ -64,9 +64,12 @@ def require(wanted: str, kind: Kind | None, lines: Sequence[str], adapters: Sequ
     )
 
 
-def slow(kind: Kind | None, nodes: Iterable[Node]) -> str | None:
-    """Return why the transport is slower than the nodes allow: TCP, although they have fast adapters. None if it is not."""
-    if kind != "tcp" or not (have := listed(nodes)):
+def slow(kind: Kind | None, nodes: Iterable[Node], topology: Topology) -> str | None:
+    """Return why the transport is slower than the nodes allow: TCP, although they have fast adapters. None if it is not.
+
+    Replicas that each fit on one node send nothing between the nodes, so no result depends on the transport.
+    """
+    if kind != "tcp" or topology.nodes_of_a_replica == 1 or not (have := listed(nodes)):
         return None
     return f"NCCL uses TCP (NET/Socket) between the nodes, which have faster adapters: {', '.join(have)}."
 
