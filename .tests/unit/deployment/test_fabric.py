@@ -91,10 +91,13 @@ def test_all_reduce_uses_servers_variables(spanning, tmp_path):
     assert spec["port"] in started.nodes[0].ports
     assert any("4 ranks" in words and "node1, node2 (gloo)" in words for words in plain.told.words)
 
-    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"}
+    aside = {"NCCL_DEBUG_FILE": str(tmp_path / "nccl.log"), "NCCL_DEBUG_SUBSYS": "GRAPH"}
+    own = plain.plan.variables | {"GLOO_SOCKET_IFNAME": "eth7", "NCCL_SOCKET_IFNAME": "ib"} | aside
     plain.plan = plain.plan.model_copy(update={"variables": own})
     assert plain.check(started).failure is None
     assert (tmp_path / "fabric.log").read_text().count("interface eth7 ib rank") == 4, "the user's own interface wins"
+    request = json.loads((plain.attempt / "tools" / "fabric.json").read_text())
+    assert request["env"]["NCCL_DEBUG"] == "INFO" and not request["env"].keys() & aside.keys()
     plain.stop()
     assert_all_gone(plain)
 

@@ -79,7 +79,9 @@ def _reduce(here: StageContext, cluster: Cluster, attempt: Path) -> Fabric:
     request = DaemonRequest(
         name="fabric",
         argv=(here.environment.python, str(IN_MODEL_ENV / "fabric_check.py"), str(path.absolute())),
-        env=env | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"},
+        # These would keep NCCL's lines about the transport out of the log.
+        env={key: value for key, value in env.items() if key not in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")}
+        | {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"},
         log=str(log.absolute()),
         modules=plan.modules,
         devices=tuple(used[0]),

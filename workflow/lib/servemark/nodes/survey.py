@@ -214,7 +214,9 @@ def _versions(name: str, spec: Spec) -> dict[str, Any]:
             private_home = {"TMPDIR": str(Path(spec.scratch))}
             argv, env = entering.enter(spec.container, argv, env | private_home, folders=[Path(spec.scratch).parent])
         argv = process_request.with_modules(argv, spec.modules)
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=True)
+        # A runtime may unpack the image first.
+        timeout_s = 300 if spec.container else 60
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=env, check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         words = getattr(error, "stderr", None) or str(error)
