@@ -9,9 +9,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from standin import VERSION
+import standin
 
-SITE = Path(__file__).parents[1] / "standin" / "site"
 _LEFT_OUT = ("__pycache__", "site-packages", "test", "tests", "idlelib", "ensurepip", "lib2to3", "turtledemo", "tkinter", "config-*", "*.a")
 
 
@@ -28,12 +27,7 @@ def make_image(folder: Path) -> Path:
     for name in ("sh", "sleep"):
         shutil.copy2(Path(shutil.which(name) or "").resolve(), folder / "bin" / name)
     _copy_libraries([python, Path("/bin/sh"), Path("/bin/sleep"), *inside.glob("lib-dynload/*.so")], folder)
-    packages = inside / "site-packages"
-    shutil.copytree(SITE, packages, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("vllm", "torch", "ray"):
-        metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\nSummary: servemark stand-in\n")
+    standin.install(inside / "site-packages")
     return folder
 
 

@@ -46,9 +46,9 @@ def checkout(disk: Path) -> Iterator[Checkout]:
         process.kill()
 
 
-def run(checkout: Checkout, disk: Path, image: Path, options: list[str]) -> dict:
+def run(checkout: Checkout, disk: Path, image: Path, **container: object) -> dict:
     """Run to the archive, and return the record of the environment from it."""
-    checkout.config["environments"] = {"standin": {"container": {"image": str(image), "runtime": "apptainer", "options": options}}}
+    checkout.config["environments"] = {"standin": {"container": {"image": str(image), "runtime": "apptainer", **container}}}
     folders = [disk, harness.ROOT, *([image] if image.is_dir() else [])]
     checkout.through = apptainer_tree.entering(apptainer_tree.built(), folders, checkout.path)
     subprocess.run(["chown", "-R", f"{apptainer_tree.UID}:{apptainer_tree.UID}", disk], check=True)
@@ -70,7 +70,7 @@ def test_image_file_of_an_ordinary_user(checkout: Checkout, disk: Path):
     subprocess.run(["chown", "-R", f"{apptainer_tree.UID}:{apptainer_tree.UID}", disk], check=True)
     apptainer_tree.run(apptainer_tree.built(), [disk], disk, ["apptainer", "build", str(file), str(folder)])
     # A container without /dev/fuse cannot mount the file.
-    record = run(checkout, disk, file, ["--unsquash"])
+    record = run(checkout, disk, file, options=["--unsquash"])
     sha = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
     assert record["digest"] == sha and record["container"]["digest"] == f"sha256:{sha}"
 
@@ -83,5 +83,5 @@ def test_real_vllm_of_an_ordinary_user(checkout: Checkout, disk: Path):
     }
     checkout.config["workloads"]["chat"]["requests"] = 20
     checkout.config["timeouts"] |= {"start": 400.0, "point": 300.0}
-    record = run(checkout, disk, image, [])
+    record = run(checkout, disk, image, python=container_image.PYTHON)
     assert {"vllm==0.32.0+cpu", "torch==2.13.0+cpu"} <= set(record["container"]["packages"])

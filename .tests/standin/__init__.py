@@ -29,11 +29,15 @@ def make_prefix(directory: Path) -> Path:
     """
     directory = Path(directory)
     venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
-    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory), "platbase": str(directory)}))
+    install(Path(sysconfig.get_path("purelib", "venv", {"base": str(directory), "platbase": str(directory)})))
+    return directory
+
+
+def install(packages: Path) -> None:
+    """Copy the stand-ins into the folder ``packages`` of an interpreter."""
     shutil.copytree(_SITE, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(_OPTIONS, packages / "vllm" / "standin_options.json")
     for name in ("vllm", "torch", "ray"):
         metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\nSummary: servemark stand-in\n")
-    return directory
