@@ -82,6 +82,6 @@ def test_real_vllm_of_an_ordinary_user(checkout: Checkout, disk: Path):
         "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
     }
     checkout.config["workloads"]["chat"]["requests"] = 20
-    checkout.config["timeouts"] |= {"start": 400.0, "point": 300.0}
+    checkout.config["timeouts"] |= {"start": 400.0, "stall": 200.0, "no_progress": 60.0, "point": 300.0}
     record = run(checkout, disk, image, python=container_image.PYTHON)
     assert {"vllm==0.32.0+cpu", "torch==2.13.0+cpu"} <= set(record["container"]["packages"])
