@@ -46,6 +46,7 @@ def make_wheel(path: Path) -> str:
         for file in sorted(site.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 wheel.write(file, file.relative_to(site))
+        wheel.write(standin.OPTIONS, "vllm/standin_options.json")
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {VERSION}\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 VERSION = "0.0.0+standin"
 _SITE = Path(__file__).with_name("site")
-_OPTIONS = Path(__file__).parents[2] / "workflow" / "lib" / "servemark" / "environments" / "vllm-options" / "0.32.0.json"
+OPTIONS = Path(__file__).parents[2] / "workflow" / "lib" / "servemark" / "environments" / "vllm-options" / "0.32.0.json"
 
 
 def make_prefix(directory: Path) -> Path:
@@ -36,7 +36,7 @@ def make_prefix(directory: Path) -> Path:
 def install(packages: Path) -> None:
     """Copy the stand-ins into the folder ``packages`` of an interpreter."""
     shutil.copytree(_SITE, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(_OPTIONS, packages / "vllm" / "standin_options.json")
+    shutil.copy(OPTIONS, packages / "vllm" / "standin_options.json")
     for name in ("vllm", "torch", "ray"):
         metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)

@@ -162,8 +162,9 @@ def test_chosen_workload_is_drawn(visit):
 
 def test_invalid_results_appear_nowhere(visit):
     page = visit(render(report_data.troubled()), viewport=DESKTOP).page
-    whole = page.evaluate("() => document.documentElement.outerHTML")
-    for shown in (str(report_data.POISON), formatting.number(report_data.POISON), "98,765", "98765"):
+    # Without decimals: a coordinate of a drawing may contain these digits behind its point.
+    whole = re.sub(r"\.\d+", "", page.evaluate("() => document.documentElement.outerHTML"))
+    for shown in ( formatting.number(report_data.POISON), "98,765", "98765"):
         assert shown not in whole
     assert page.locator("#verdicts tr:has(.badge.invalid)").count() == 3
 

@@ -151,7 +151,7 @@
       if (!shown) return view;
       view.signal("choice", choice(id));
     }
-    if (curves.includes(id) || /^(bins|pareto)-/.test(id)) view.signal("hidden", [...hidden]);
+    if (curves.includes(id) || id.startsWith("bins-")) view.signal("hidden", [...hidden]);
     return view.runAsync();
   };
 

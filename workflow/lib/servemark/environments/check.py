@@ -40,6 +40,7 @@ def check(
         EnvironmentRefused: an import fails, Ray or the router is needed and missing, or torch does not reach this machine's GPUs.
     """
     facts_file, options_file = log.with_suffix(".facts.json"), log.with_suffix(".options.json")
+    options_log = log.with_suffix(".options.log")
     # vLLM's import makes a temporary folder. It lies below the run's folder, so that the next check removes it after a killed one.
     temporary = log.with_suffix(".tmp").absolute()
     private = {
@@ -53,7 +54,7 @@ def check(
     env = clean if image else passed_on.with_tools_of(environment.python, clean)
     steps = (
         ("importing torch, vLLM and Ray", log, [IN_MODEL_ENV / "check_environment.py", "facts", facts_file]),
-        ("listing the options of vLLM", log.with_suffix(".options.log"), [known_options.SCRIPT, options_file]),
+        ("listing the options of vLLM", options_log, [known_options.SCRIPT, options_file]),
     )
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -76,7 +77,7 @@ def check(
         shutil.rmtree(temporary, ignore_errors=True)
     facts = json.loads(facts_file.read_text())
     known = known_options.parsed(options_file, facts["vllm"])
-    for file in (facts_file, options_file):
+    for file in (facts_file, options_file, options_log):
         file.unlink()
     if needs_ray and not facts["ray"]:
         raise EnvironmentRefused(
