@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -164,7 +165,7 @@ def test_invalid_results_appear_nowhere(visit):
     page = visit(render(report_data.troubled()), viewport=DESKTOP).page
     # Without decimals: a coordinate of a drawing may contain these digits behind its point.
     whole = re.sub(r"\.\d+", "", page.evaluate("() => document.documentElement.outerHTML"))
-    for shown in ( formatting.number(report_data.POISON), "98,765", "98765"):
+    for shown in (formatting.number(report_data.POISON), "98,765", "98765"):
         assert shown not in whole
     assert page.locator("#verdicts tr:has(.badge.invalid)").count() == 3
 
