@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builders import container_image
+from slurm.sandbox.trees import mirror
 
 # Libraries of this machine's Python, which runs servemark in the tree.
 PACKAGES = (
@@ -33,7 +34,7 @@ def built() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (tree / "usr/bin/apptainer").exists():
             shutil.rmtree(tree, ignore_errors=True)
-            container_image.run(["debootstrap", "--variant=minbase", "sid", str(tree), container_image.mirror()])
+            container_image.run(["debootstrap", "--variant=minbase", "sid", str(tree), mirror()])
             # No service starts in a chroot, and no question is asked.
             install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES]
             container_image.run(install, within=tree, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")

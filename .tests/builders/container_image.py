@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from slurm.sandbox.trees import mirror
 
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
@@ -35,7 +36,6 @@ PYTHON = "/opt/env/bin/python"
 _PROGRAMS = {"debootstrap": "debootstrap", "ch-run": "charliecloud"}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DONE = "servemark-image-complete"
-_DEFAULT_MIRROR = "http://deb.debian.org/debian"
 # charliecloud mounts these, and an image that is mounted read-only must have them.
 _MOUNT_POINTS = ("etc/hosts", "etc/resolv.conf")
 
@@ -58,14 +58,6 @@ def require(reason: str | None) -> None:
         pytest.fail(reason, pytrace=False)
     if reason:
         pytest.skip(reason)
-
-
-def mirror() -> str:
-    """Return the Debian mirror of the machine's apt, which may be a local one."""
-    sources = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
-    text = "\n".join(path.read_text(errors="replace") for path in sources if path.is_file())
-    found = re.findall(r"^(?:URIs:|deb\b(?:\s+\[[^]]*\])?)\s+(\S+/debian)/?(?:\s|$)", text, re.MULTILINE)
-    return found[0] if found else _DEFAULT_MIRROR
 
 
 def folder() -> Path:
