@@ -185,3 +185,12 @@ def test_jobs_are_not_checked_without_a_working_slurm(checkout, tmp_path, monkey
         only(tmp_path / "slurm", monkeypatch, {name: body for name, body in BODIES.items() if name != "srun"})
     code, found = run(capsys, site="")
     assert code == 0 and any(text.startswith("jobs: ") for text in found["not checked"])
+
+
+@pytest.mark.parametrize("environment", ["lock: ./absent.lock", "container: {image: /no/such.sif}"])
+def test_absent_file_of_an_environment_is_named_with_its_key(checkout, capsys, environment):
+    code, found = run(capsys, environment=environment)
+    key = "environments.e.container.image" if "image" in environment else "environments.e.lock"
+    assert code == 2 and len(found["problem"]) == 1
+    assert found["problem"][0].startswith(f"my.yaml:7: {key}: ")
+    assert "/no/such.sif" in found["problem"][0] or "absent.lock" in found["problem"][0]

@@ -335,6 +335,8 @@ def test_latency_targets_have_known_names_and_rising_limits(slo, key, of):
         with pytest.raises(ConfigError) as refused:
             validate(given)
         assert f"{place}{key}" in str(refused.value)
+        if key.endswith("p90"):
+            assert "allowed: p50, p95, p99" in str(refused.value)
 
 
 def test_latency_targets_are_in_no_load_point():

@@ -132,6 +132,14 @@ def test_missing_file_is_refused_at_the_key(tmp_path):
     assert ":14: deployments.plain.options_file: " in failure(path)
 
 
+def test_missing_file_is_reported_with_the_other_problems(tmp_path):
+    site, path = from_file(tmp_path)
+    site.unlink()
+    path.write_text(path.read_text() + "orders: grouped\n")
+    text = failure(path)
+    assert "deployments.plain.options_file: " in text and "orders: " in text
+
+
 def test_empty_file_changes_nothing(tmp_path):
     _, path = from_file(tmp_path, "# nothing\n", "max-model-len: 512")
     assert load(path) == load(write(tmp_path, BASE, "inline.yaml"))

@@ -87,7 +87,9 @@ def findings(config: Config) -> Iterator[Finding]:
 
 def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
     """Check the models and the environments that exist already."""
-    faults = {problem.loc: problem.text for problem in paths.problems(config)}
+    faults: dict[Loc, str] = {}
+    for problem in paths.problems(config):
+        faults[problem.loc] = "; ".join(filter(None, (faults.get(problem.loc), problem.text)))
     for name in sorted({deployment.model for deployment in config.deployments.values()}):
         source, loc = config.models[name].source, ("models", name, "source")
         if source.startswith("builtin:"):
@@ -143,7 +145,7 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
             built = (build.prefix_of(lock, cache) / build.MARKER).exists()
         except ServemarkError as error:
             state: Literal["problem", "not checked"] = "not checked" if error.reason == "nvidia_smi_failed" else "problem"
-            yield Finding(state, f"{error.what} {error.do or ''}", loc)
+            yield Finding(state, f"environments.{name}.lock: {error.what} {error.do or ''}", loc)
             continue
         except OSError as error:
             yield Finding("not checked", f"environments.{name}.lock: {error.filename} cannot be read here ({error.strerror})", loc)

@@ -121,6 +121,9 @@ def read(label: Literal["A", "B"], path: Path) -> Side:
 
 
 def _read(label: Literal["A", "B"], path: Path) -> Side:
+    if not os.path.lexists(path):
+        do = "Pass results/RUN, an archive (results/RUN/archive/RUN.tar.zst), or a reference file (.yaml)."
+        raise NotComparable(f"{path} does not exist.", do=do, reason="no_such_file")
     if path.suffix in YAML:
         return _reference(label, path)
     if os.path.isdir(path):

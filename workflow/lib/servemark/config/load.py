@@ -114,9 +114,8 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     sources = [*files, *sources]
     if hostile := list(_faults(data)):
         raise config_error(hostile, data, sources)
-    if lost:
-        raise config_error(lost, data, sources)
-    cluster, found = _cluster_file(data.get("cluster"))
+    cluster, unusable = _cluster_file(data.get("cluster"))
+    found = [*unusable, *lost]
     checked = {**data, "cluster": None}
     if cluster:
         checked = data = {**data, "cluster": cluster.data}
@@ -127,7 +126,7 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     context: dict[str, Any] = {room: tuple(map(str, data[room])) for room in rooms if isinstance(data.get(room), dict)}
     # The validation below reports an invalid cluster file. Checks that depend on the cluster are then left out.
     with contextlib.suppress(ValidationError):
-        if not found:
+        if not unusable:
             context["cluster"] = Site.model_validate(cluster.data) if cluster else None
     try:
         config = Config.model_validate(checked, context=context)

@@ -69,7 +69,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     home = _HOMES.get(_pattern(loc[:-1]))
     if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
         # pydantic inserts the dataset between a workload's name and its key.
-        loc, home = loc[:2] + loc[3:], KINDS[loc[2]]
+        workload, loc = KINDS[loc[2]], loc[:2] + loc[3:]
+        home = workload if len(loc) == 3 else _HOMES.get(_pattern(loc[:-1]))
     if loc and loc[-1] == "[key]":  # YAML reads the key `no` as false, and pydantic reports it as 0.
         loc = (*loc[:-2], found)
     if isinstance(loc[-1] if loc else None, int) and not isinstance(value_at(data, loc[:-1]), list | tuple | dict):
@@ -138,7 +139,8 @@ _HOMES: dict[Loc, type[BaseModel]] = {
 
 
 def _pattern(loc: Loc) -> Loc:
-    return (loc[0], "NAME", *loc[2:]) if len(loc) > 1 and loc[0] != "cluster" else loc
+    """Return the place with NAME in place of a name that the user chose, or of a number in a list."""
+    return (loc[0], "NAME", *loc[2:]) if len(loc) > 1 and loc[0] in {home[0] for home in _HOMES if home[1:2] == ("NAME",)} else loc
 
 
 def _place(way: Loc) -> str:
