@@ -73,8 +73,9 @@ class Container(Strict):
     """A container image with vLLM, and how servemark starts programs in it."""
 
     image: Annotated[str, AfterValidator(_image)] = Field(
-        description="`docker://NAME:TAG` or `docker://NAME@sha256:DIGEST` (servemark fetches it once into the cache), an Apptainer image "
-        "`/path/image.sif`, or the folder of an unpacked image. servemark looks up the digest of a tag when it builds the environment"
+        description="an image of a registry, an Apptainer image or the folder of an unpacked image: `docker://NAME:TAG`, "
+        "`docker://NAME@sha256:DIGEST`, `/path/image.sif` or `/path/folder`. servemark fetches an image of a registry once into the cache. "
+        "It looks up the digest of a tag when it builds the environment"
     )
     runtime: Literal["auto", "apptainer", "charliecloud", "podman", "podman-hpc"] = Field(
         default="auto", description="the program that starts the image; `auto` takes the first one in the PATH that can start it"

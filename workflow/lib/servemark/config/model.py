@@ -42,9 +42,9 @@ class Model(Strict):
     source: Source = Field(
         description="source of the model: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), a "
         "folder, also a snapshot of a Hugging Face cache, or `hf:ORG/NAME@REVISION` of the Hugging Face hub. REVISION is a branch, a tag "
-        "or a commit; default `main`. servemark takes it from a Hugging Face cache on this machine, else fetches it from the hub once into "
-        "the cache. For a gated or private model export `HF_TOKEN` where snakemake starts, or log in with `hf auth login`, and keep "
-        "`stage_on: login` in the cluster file"
+        "or a commit; default `main`. servemark takes it from a Hugging Face cache on this machine, else fetches it once from the hub. "
+        "For a gated or private model, export `HF_TOKEN` where snakemake starts, or log in with `hf auth login`. Keep `stage_on: login` in "
+        "the cluster file"
     )
     served_name: ServedName | None = Field(
         default=None,
