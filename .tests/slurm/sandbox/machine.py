@@ -274,8 +274,9 @@ class Machine:
         found = []
         for pid in numbers():
             mark = environment_of(pid).get(_MARK)
-            kinds = ("pid", "mnt", "net", "uts")
-            # Namespace numbers are reused, so a process of another sandbox may be in one.
+            # Linux reuses the numbers of namespaces, so a process of another sandbox may be in one. Mount namespaces do not count:
+            # container runtimes make them too, and a process of the sandbox is also in one of the others.
+            kinds = ("pid", "net", "uts")
             elsewhere = mark not in (None, self.identity)
             if mark == self.identity and pid != os.getpid():
                 found.append(f"process {pid}")
