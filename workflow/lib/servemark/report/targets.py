@@ -13,9 +13,6 @@ from servemark.report.comparison import OUTPUT, Point, Ratio, Spread
 from servemark.report.gather import RunRecords
 from servemark.report.table import LOAD
 
-USER = "tpot_p50_ms"
-"""Its inverse is the number of output tokens per second that one user receives."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -128,8 +125,9 @@ def _choice(differs: str, lines: Sequence[Line]) -> Choice:
 def pareto(points: Sequence[Point], data: RunRecords, names: Sequence[str]) -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
     """Return for each workload its name, a plot of throughput per GPU against speed per user, and the rows of the plot.
 
-    A row is a load point with accepted repetitions; ``front`` states whether no comparable load is better in one of the two and at least
-    as good in the other.
+    A row is a load point with accepted repetitions. ``user`` is output tokens per second over requests in flight, as in vLLM's
+    ``bench sweep plot_pareto``. The inverse of TPOT would have no limit if tokens arrive in bursts. ``front`` states whether no comparable
+    load is better in one of the two and at least as good in the other.
 
     Args:
         names: the deployments of the legend, in its order.
@@ -145,12 +143,12 @@ def pareto(points: Sequence[Point], data: RunRecords, names: Sequence[str]) -> l
             {
                 "deployment": point["deployment"],
                 "load": point["load"],
-                "user": 1000 / point[f"{state}{USER}_median"],
+                "user": output.median * devices(point, data) / users,
                 "device": output.median,
                 "verdict": point["verdict"],
             }
             for point, output in known
-            if output and point[f"{state}{USER}_median"]
+            if output and (users := point[f"{state}in_flight_median"])
         ]
         kinds = [identities.get(row["deployment"]) for row in rows]
         for row, kind in zip(rows, kinds, strict=True):
