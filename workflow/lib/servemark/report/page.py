@@ -68,6 +68,7 @@ class Content:
         points: the medians of all load points (``views.medians``), including those that the report leaves out.
         stateless: of how many measurements the curves show (``shown``) the steady state is ``missing``, has too few requests (``few``),
             or has a p95 of the TTFT from requests that start in ``waves``.
+        fronts: the workloads with a plot of throughput against the speed of one user.
         busiest: position of the timeline with the most output tokens per second.
     """
 
@@ -79,6 +80,7 @@ class Content:
     throughputs: Mapping[str, str]
     bins: list[distributions.Distribution]
     stateless: Mapping[str, int]
+    fronts: list[str]
     busiest: int
 
 
@@ -131,7 +133,7 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "few": sum(row["steady_too_few"] is not None for row in drawn),
         "waves": sum(starts_in_waves(row) for row in drawn),
     }
-    return Content(block, specs, shown, points, panels, throughputs, bins, stateless, busiest)
+    return Content(block, specs, shown, points, panels, throughputs, bins, stateless, [workload for workload, _, _ in fronts], busiest)
 
 
 def starts_in_waves(row: Mapping[str, Any]) -> bool:
@@ -201,7 +203,6 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         energy=[row for row in energy.rows(points, data) if shown.shows(row)],
         prices=energy.prices(data),
         targets=targets.workloads(points, data),
-        fronts=[workload for workload, _, _ in targets.pareto(shown.points, data, shown.series)],
         clients=[row for row in views.clients(data) if shown.shows(row)],
     )
 
