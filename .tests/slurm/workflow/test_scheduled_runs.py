@@ -249,7 +249,7 @@ def test_environment_is_built_in_a_job_if_configured(fresh: ScheduledCheckout) -
 
 @dataclass
 class Short:
-    """A run with an allocation too short for the last of its ten points, and the plain rerun."""
+    """A run with an allocation too short for the last of its five points, and the plain rerun."""
 
     checkout: ScheduledCheckout
     first: Finished
@@ -259,7 +259,7 @@ class Short:
 
 
 class Holding(threading.Thread):
-    """Delays the ninth point until the allocation has too little time left for another one."""
+    """Delays the fourth point until the allocation has too little time left for another one."""
 
     def __init__(self, checkout: ScheduledCheckout):
         super().__init__(daemon=True)
@@ -289,7 +289,7 @@ def short_run(module_checkouts: Callable[..., ScheduledCheckout], plain: Sandbox
     checkout.inject("none")
     workload = checkout.config["workloads"]["chat"]
     checkout.config["workloads"] = {
-        "early": workload | {"concurrency": [1], "repetitions": 8},
+        "early": workload | {"concurrency": [1], "repetitions": 3},
         # With another length: equal points with different names would be measured once.
         "late": workload | {"concurrency": [1, 2], "input_tokens": 9},
     }
@@ -325,16 +325,16 @@ def test_run_stops_between_points_before_its_time_limit(
     assert "did not start the next one" in run.first.text
     checkout.assert_nothing_left(5)
     [job] = submitted(checkout, "deployment a")
-    assert limit_minutes(checkout, job) == 2, "1 + 10 x 1 minutes, but the partition gives 2"
+    assert limit_minutes(checkout, job) == 2, "1 + 5 x 1 minutes, but the partition gives 2"
     assert run.rejected == {"a/late-c2-r1.1": "out_of_time"}
-    assert len(run.before) == 9 and "out_of_time" in run.report
+    assert len(run.before) == 4 and "out_of_time" in run.report
 
     again = checkout.run()
 
     assert again.rc == 0, again.text
     after = checkout.started_at("a")
     assert {name for name, when in after.items() if run.before.get(name) != when} == {"late-c2-r1"}
-    assert len(after) == 10 and "out_of_time" not in checkout.record("check.json")["holes"]
+    assert len(after) == 5 and "out_of_time" not in checkout.record("check.json")["holes"]
     second = submitted(checkout, "deployment a")[-1]
     assert second != job and limit_minutes(checkout, second) == 2
     # The readiness check, a warm-up and the six requests of the one point.
