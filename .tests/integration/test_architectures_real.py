@@ -1,4 +1,4 @@
-"""Architectures on real vLLM (CPU): one run serves a model of each kind, and the plan's KV cache is compared with the server's log."""
+"""Architectures on real vLLM (CPU): a run serves a model of each kind, and the plan's KV cache is compared with the server's log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -66,19 +67,31 @@ def make_models(python: str, folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in MODELS}
 
 
-def test_each_kind_of_attention_is_planned_and_served(real, tmp_path):
+def test_models_of_three_kinds_of_attention_are_planned_and_served(real, tmp_path):
+    serve(real, tmp_path, ("opt", "gpt2", "mla"))
+
+
+@pytest.mark.full
+def test_experts_and_states_are_planned_and_served(real, tmp_path):
+    serve(real, tmp_path, ("moe", "mamba"))
+
+
+def serve(real, folder: Path, names: Sequence[str]) -> None:
+    """Measure a deployment of each model, and compare the plan's KV cache with the server's log."""
     deployment = {"environment": "cpu", "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"}}
     deployment |= {"variables": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
-    real.config["models"] = {"moe": {"source": "builtin:tiny-moe"}}
+    sources = {"moe": "builtin:tiny-moe"}
+    real.config["models"] = {"moe": {"source": sources["moe"]}}
     real.config["deployments"] = {"moe": deployment | {"model": "moe"}}
     asked = f"results/{real.config['run']}/environments/cpu/environment.json"
     done = real.run("--", asked, seconds=600)
     assert done.rc == 0, done.text
-    models = make_models(real.record("environments/cpu/environment.json")["python"], tmp_path / "models")
-    real.config["models"] |= {name: {"source": str(folder)} for name, folder in models.items()}
-    real.config["deployments"] |= {name: deployment | {"model": name} for name in models}
-    # Without it, vLLM's choice on CPU depends on the CPU's instructions (platforms/cpu.py, 0.32.0).
-    real.config["deployments"]["mamba"]["options"] = deployment["options"] | {"mamba-ssm-cache-dtype": "float32"}
+    sources |= make_models(real.record("environments/cpu/environment.json")["python"], folder / "models")
+    real.config["models"] = {name: {"source": str(sources[name])} for name in names}
+    real.config["deployments"] = {name: deployment | {"model": name} for name in names}
+    if "mamba" in names:
+        # Without it, vLLM's choice on CPU depends on the CPU's instructions (platforms/cpu.py, 0.32.0).
+        real.config["deployments"]["mamba"]["options"] = deployment["options"] | {"mamba-ssm-cache-dtype": "float32"}
     real.config["workloads"] = {"chat": {"dataset": "random", "input_tokens": 32, "output_tokens": 8, "requests": 16, "concurrency": 2}}
     real.config["timeouts"] = {"start": 400.0, "stall": 300.0, "no_progress": 60.0, "stop": 10.0}
     done = real.run(seconds=800)
