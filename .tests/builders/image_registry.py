@@ -1,4 +1,4 @@
-"""A registry of images on 127.0.0.1: Debian's docker-registry, with a self-signed certificate, because ch-image speaks only https."""
+"""A registry of images on 127.0.0.1: Debian's docker-registry. ch-image speaks only https, so it has a self-signed certificate."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Registry:
 
     address: str
     certificate: Path
+    scheme: str = "https"
 
     def push(self, folder: Path, name: str, tag: str) -> str:
         """Store the files of a folder as an image of one layer under ``name:tag``; return the digest of its manifest."""
@@ -75,7 +76,7 @@ class Registry:
         return {"mediaType": kind, "size": len(content), "digest": digest}
 
     def _client(self) -> httpx2.Client:
-        return httpx2.Client(base_url=f"https://{self.address}", verify=_unverified(), trust_env=False, timeout=60)
+        return httpx2.Client(base_url=f"{self.scheme}://{self.address}", verify=_unverified(), trust_env=False, timeout=60)
 
     def responds(self) -> bool:
         """Return whether the registry has started."""
@@ -87,8 +88,8 @@ class Registry:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Registry]:
-    """Start a registry on a free port with its files in a folder; end it afterwards."""
+def running(folder: Path, *, tls: bool = True) -> Iterator[Registry]:
+    """Start a registry on a free port with its files in a folder; end it afterwards. ``tls``: it speaks https, otherwise http."""
     folder.mkdir(parents=True)
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     own = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -100,12 +101,12 @@ def running(folder: Path) -> Iterator[Registry]:
     configuration = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(folder / "store")}},
-        "http": {"addr": address, "tls": {"certificate": str(certificate), "key": str(key)}},
+        "http": {"addr": address, **({"tls": {"certificate": str(certificate), "key": str(key)}} if tls else {})},
     }
     (folder / "config.yml").write_text(json.dumps(configuration))
     with (folder / "registry.log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    registry = Registry(address, certificate)
+    registry = Registry(address, certificate, "https" if tls else "http")
     try:
         deadline = time.monotonic() + _START_S
         while not registry.responds():

@@ -24,7 +24,14 @@ workloads:
 
 @pytest.mark.parametrize(
     "image",
-    ["docker://vllm/vllm-openai:v0.32.0", f"docker://vllm/vllm-openai@{DIGEST}", "docker://127.0.0.1:5000/a/b_c:d", "/images/x.sif", "/x"],
+    [
+        "docker://vllm/vllm-openai:v0.32.0",
+        f"docker://vllm/vllm-openai@{DIGEST}",
+        "docker://127.0.0.1:5000/a/b_c:d",
+        "/images/x.sif",
+        "/x.sqsh",
+        "/x",
+    ],
 )
 def test_accepted_images(image):
     assert Container.model_validate({"image": image}).image == image
@@ -40,6 +47,8 @@ def test_accepted_images(image):
         ({"image": "oci://a/b"}, "image"),
         ({"image": "/images/$X.sif"}, "image"),
         ({"image": "/x", "runtime": "pyxis"}, "runtime"),
+        ({"image": "/x.sqsh", "runtime": "pyxis"}, "runtime: enroot"),
+        ({"image": "/x.sqsh", "runtime": "apptainer"}, "runtime"),
         ({"image": "/x", "runtime": "podman"}, "runtime"),
         ({"image": "/x.sif", "runtime": "charliecloud"}, "runtime"),
         ({"image": "/x", "binds": ["data"]}, "binds"),
@@ -89,6 +98,8 @@ def test_check_finds_missing_images_binds_and_runtimes(check, tmp_path):
         (tmp_path / "none.sif", "runtime: apptainer", f"my.yaml:6: {key}.image"),
         (tmp_path / "x.sif", "", f"my.yaml:6: {key}.image"),  # no apptainer in the PATH
         (tmp_path / "x.sif", "runtime: apptainer", f"my.yaml:7: {key}.runtime"),
+        (tmp_path / "none.sqsh", "runtime: enroot", f"my.yaml:6: {key}.image"),
+        (tmp_path / "x.sif", "runtime: pyxis", f"my.yaml:7: {key}.runtime"),
         (tmp_path / "image", f"binds: [{tmp_path}/none]", f"my.yaml:7: {key}.binds"),
         (tmp_path / "image", "lock: cpu", f"my.yaml:7: {key}"),
     ]:

@@ -1,11 +1,18 @@
 """Command lines of the container runtimes.
 
 podman-hpc and the options for GPUs do not run here. They stand as in their documentation: ``--nv`` (Apptainer user guide, "GPU Support"),
-``--device nvidia.com/gpu=all`` (NVIDIA Container Toolkit, "Support for Container Device Interface"), ``--gpu`` (NERSC, "podman-hpc").
+``--device nvidia.com/gpu=all`` (NVIDIA Container Toolkit, "Support for Container Device Interface"), ``--gpu`` (NERSC, "podman-hpc"),
+``NVIDIA_VISIBLE_DEVICES`` (enroot 4.1, conf/hooks/98-nvidia.sh). The options of ``enroot start`` stand in its doc/cmd/start.md, the fields
+of a mount in bin/enroot-mount.c.
 """
+
+import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 
+from servemark.containers import runtimes
 from servemark.containers.runtimes import RUNTIMES, Inside, candidates, choose
 from servemark.records import Container
 
@@ -60,6 +67,43 @@ def test_podman(runtime, gpu):
     assert found["SERVEMARK_API_KEY"] == "sk-secret" and found["PATH"] == "/host/bin" and found["HOME"] == "/home/me"
 
 
+def test_enroot():
+    enroot, script = RUNTIMES["enroot"], Path(runtimes.__file__).with_name("enroot-rc.sh")
+    assert enroot.command(image("enroot", "/images/x.sqsh", **ASKED), INSIDE) == [
+        *("enroot", "start", f"--rc={script}", "--env=HOME=/tmp/s/x", "--env=PATH=/opt/env/bin:/usr/bin", "--env=PYTHONPATH=/co/lib"),
+        *("--env=SERVEMARK_API_KEY", "--env=TMPDIR=/tmp/s/x", "--env=NVIDIA_VISIBLE_DEVICES=all"),
+        *("--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility", "--mount=/co:/co:none:rbind,x-create=auto"),
+        *("--mount=/tmp:/tmp:none:rbind,x-create=auto", "--mount=/data:/data:none:rbind,x-create=auto", "--own=1"),
+        *("--", "/images/x.sqsh", "/co", *PROGRAM),
+    ]
+    assert "--env=NVIDIA_VISIBLE_DEVICES=void" in enroot.command(image("enroot", "/images/x.sqsh"), INSIDE)
+    found = enroot.environment(HOST | {"SERVEMARK_API_KEY": "sk-secret", "NVIDIA_VISIBLE_DEVICES": "0", "ENROOT_MOUNT_HOME": "yes"}, INSIDE)
+    assert found["SERVEMARK_API_KEY"] == "sk-secret" and found["PATH"] == "/host/bin"
+    assert not {"LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES"} & set(found)
+    # doc/configuration.md and doc/standard-hooks.md.
+    off = (
+        "MOUNT_HOME",
+        "LOGIN_SHELL",
+        "ROOTFS_WRITABLE",
+        "REMAP_ROOT",
+        "RESTRICT_DEV",
+        *(f"UNSHARE_{n}" for n in ("IPC", "NET", "PID", "UTS")),
+    )
+    assert [found[f"ENROOT_{name}"] for name in off] == ["no"] * len(off)
+    folders = [found[f"ENROOT_{name}_PATH"] for name in ("RUNTIME", "CONFIG", "CACHE", "DATA")]
+    assert all(folder.startswith(f"/tmp/s/x/.enroot-{os.getuid()}/") for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("binds", "env"),
+    [(("/my data",), {}), ((), {"A": "1\nB=2"}), ((), {"A": '"quoted"'}), ((), {"A": "'quoted' "})],
+)
+def test_enroot_refuses_what_it_would_change(binds, env):
+    with pytest.raises(OSError, match="enroot cannot"):
+        RUNTIMES["enroot"].prepare(image("enroot"), dataclasses.replace(INSIDE, binds=binds, env=env))
+    RUNTIMES["enroot"].prepare(image("enroot"), dataclasses.replace(INSIDE, env={"A": '{"a": "b c"}'}))
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_no_gpu_option_and_no_secret_in_the_command_line(runtime):
     words = RUNTIMES[runtime].command(image(runtime), INSIDE)
@@ -72,7 +116,10 @@ def test_no_gpu_option_and_no_secret_in_the_command_line(runtime):
         ("docker://a/b:c", "auto", {"apptainer", "podman"}, "apptainer"),
         ("docker://a/b:c", "auto", {"ch-run", "podman"}, "podman"),
         ("docker://a/b:c", "podman", {"apptainer"}, None),
+        ("docker://a/b:c", "auto", {"enroot", "podman"}, "enroot"),
         ("/x.sif", "auto", {"ch-run", "podman"}, None),
+        ("/x.sqsh", "auto", {"apptainer", "enroot"}, "enroot"),
+        ("/x.squashfs", "enroot", {"enroot"}, "enroot"),
         ("/x", "auto", {"apptainer", "ch-run"}, "charliecloud"),
         ("/x", "apptainer", {"apptainer", "ch-run"}, "apptainer"),
     ],
@@ -82,4 +129,5 @@ def test_choice(name, asked, there, chosen):
 
 
 def test_runtimes_that_cannot_start_a_kind_of_image():
+    assert candidates("/x.sqsh", "apptainer") == () and candidates("/x", "enroot") == () and candidates("/x.sif", "enroot") == ()
     assert candidates("/x.sif", "podman") == () and candidates("/x", "podman-hpc") == () and candidates("/x.sif", "charliecloud") == ()

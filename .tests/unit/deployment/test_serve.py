@@ -9,6 +9,7 @@ import pytest
 
 from builders.deployed import assert_all_gone, assert_no_figure, kill_supervisor, reasons
 from servemark.machine import network
+from servemark.records import Container
 
 LOOPBACK = "127.0.0.1"
 
@@ -80,6 +81,17 @@ def test_missing_interpreter_is_never_started(deploy, standin):
     plain.environment = standin.model_copy(update={"python": "/no/such/python"})
     endpoint = plain.serve(started)
     assert endpoint.failure.reason == "never_started" and "/no/such/python" in endpoint.failure.detail
+    assert_all_gone(plain)
+
+
+def test_missing_runtime_of_an_image_is_named(deploy, standin, tmp_path, monkeypatch):
+    plain = deploy(points=1)
+    started = plain.start()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    image = Container(image="/x.sqsh", runtime="podman-hpc", place="/x.sqsh", digest="sha256:" + "0" * 64)
+    plain.environment = standin.model_copy(update={"container": image})
+    failure = plain.serve(started).failure
+    assert failure.reason == "never_started" and "podman-hpc" in failure.detail and "podman-hpc" in failure.remedy
     assert_all_gone(plain)
 
 

@@ -60,6 +60,8 @@ def test_tag_becomes_a_digest(standin):
     path, accepted = standin.seen[0]
     assert path == "/v2/org/vllm/manifests/v1" and "image.index.v1+json" in accepted and "manifest.list.v2+json" in accepted
     assert reference.pinned(DIGEST) == f"127.0.0.1:{standin.server_port}/org/vllm@{DIGEST}"
+    assert reference.enroot(DIGEST) == f"docker://127.0.0.1:{standin.server_port}#org/vllm:{DIGEST}"
+    assert Reference.parse("docker://vllm/vllm-openai:v1").enroot(DIGEST) == f"docker://registry-1.docker.io#vllm/vllm-openai:{DIGEST}"
 
 
 def test_registry_that_wants_a_token_gets_one(standin):

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from builders.places import site_packages
+from servemark.containers.runtimes import RUNTIMES
 from servemark.errors import ServemarkError
 from servemark.files import private
 from servemark.machine import hardware, network, visible_gpus
 from servemark.nodes import survey
 from servemark.nodes.survey import NodeResult, Spec
 from servemark.processes import children, identity
-from servemark.records import Gpu, Interface
+from servemark.records import Container, Gpu, Interface
 from servemark.supervisor import ownership, process_request
 
 
@@ -223,6 +224,25 @@ def test_unusable_node_has_a_failure_with_reason(spec, monkeypatch, changes, rea
     told = survey.run_task(spec(**changes))
     assert (told.node, told.failure.reason, told.failure.stage) == (None, reason, "start_cluster")
     assert told.failure.detail.startswith("Node node7: ") and words in told.failure.detail and told.failure.remedy
+
+
+@pytest.mark.parametrize("modules", [(), ("tools",)])
+def test_missing_runtime_of_an_image_is_named_with_its_node(spec, tmp_path, monkeypatch, modules):
+    (tmp_path / ".bash_profile").write_text("module() { return 0; }\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setattr(RUNTIMES["enroot"], "program", "no-enroot", raising=False)
+    image = Container(image="/x.sqsh", runtime="enroot", place="/x.sqsh", digest="sha256:" + "0" * 64)
+    failure = survey.run_task(spec(python="/usr/bin/python3", container=image, modules=modules)).failure
+    assert failure.reason == "runtime_missing" and failure.detail.startswith("Node node7: no-enroot")
+
+
+def test_failed_module_of_a_runtime_is_reported(spec, tmp_path, monkeypatch):
+    (tmp_path / ".bash_profile").write_text("module() { return 1; }\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    image = Container(image="/x.sqsh", runtime="enroot", place="/x.sqsh", digest="sha256:" + "0" * 64)
+    failure = survey.run_task(spec(python="/usr/bin/python3", container=image, modules=("enroot/4",))).failure
+    assert failure.reason == "environment_broken" and "enroot/4" in failure.detail
 
 
 def test_versions_are_read_after_loading_the_modules(spec, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def _image(value: str) -> str:
             raise refuse("is not the name of an image; write docker://[HOST[:PORT]/]NAME:TAG or docker://NAME@sha256:DIGEST")
         return value
     if "://" in value:
-        raise refuse("is an unknown source of images", allowed=("docker://NAME:TAG", "/path/image.sif", "/path/folder"))
+        raise refuse("is an unknown source of images", allowed=("docker://NAME:TAG", "/path/image.sif", "/path/image.sqsh", "/path/folder"))
     return _absolute(os.path.expanduser(value), "an image file or folder")
 
 
@@ -63,6 +63,15 @@ def _inside(value: str) -> str:
     return _absolute(value, "the interpreter in the image")
 
 
+def _runtime(value: Any) -> Any:
+    if value == "pyxis":
+        raise refuse(
+            "starts a Slurm step in an image, but the process that servemark starts on each node runs outside it. Nodes with pyxis have "
+            "enroot, which pyxis calls: set `runtime: enroot`"
+        )
+    return value
+
+
 def _texts(value: Any) -> Any:
     if isinstance(value, list | tuple) and not all(isinstance(one, str) for one in value):
         raise refuse("must be a list of texts")
@@ -73,11 +82,11 @@ class Container(Strict):
     """A container image with vLLM, and how servemark starts programs in it."""
 
     image: Annotated[str, AfterValidator(_image)] = Field(
-        description="an image of a registry, an Apptainer image or the folder of an unpacked image: `docker://NAME:TAG`, "
-        "`docker://NAME@sha256:DIGEST`, `/path/image.sif` or `/path/folder`. servemark fetches an image of a registry once into the cache. "
-        "It looks up the digest of a tag when it builds the environment"
+        description="an image of a registry, an Apptainer or enroot image, or the folder of an unpacked image: `docker://NAME:TAG`, "
+        "`docker://NAME@sha256:DIGEST`, `/path/image.sif`, `/path/image.sqsh` or `/path/folder`. servemark fetches an image of a registry "
+        "once into the cache. It looks up the digest of a tag when it builds the environment"
     )
-    runtime: Literal["auto", "apptainer", "charliecloud", "podman", "podman-hpc"] = Field(
+    runtime: Annotated[Literal["auto", "apptainer", "charliecloud", "enroot", "podman", "podman-hpc"], BeforeValidator(_runtime)] = Field(
         default="auto", description="the program that starts the image; `auto` takes the first one in the PATH that can start it"
     )
     binds: Annotated[tuple[Annotated[str, AfterValidator(_bind)], ...], BeforeValidator(_texts)] = Field(

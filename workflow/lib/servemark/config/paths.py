@@ -69,10 +69,14 @@ def containers(config: Config) -> Iterator[tuple[str, Container]]:
 def _container_faults(loc: Loc, container: Container, config: Config) -> Iterator[Problem]:
     image = container.image
     kind = runtimes.kind_of(image)
-    if kind == "file" and not os.path.isfile(image):
+    if kind in ("file", "squashfs") and not os.path.isfile(image):
         yield Problem((*loc, "image"), f"there is no file {shortened(image, 200)}")
     elif kind == "folder" and not os.path.isdir(os.path.join(image, "usr")):
-        why = "the folder of no image, because it has no folder usr" if os.path.isdir(image) else "no folder, and no image file (.sif)"
+        why = (
+            "the folder of no image, because it has no folder usr"
+            if os.path.isdir(image)
+            else "no folder, and no image file (.sif or .sqsh)"
+        )
         yield Problem((*loc, "image"), f"{shortened(image, 200)} is {why}")
     elif kind != "registry" and not os.access(image, os.R_OK):
         yield Problem((*loc, "image"), f"you may not read {shortened(image, 200)}")

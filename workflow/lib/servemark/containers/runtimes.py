@@ -4,7 +4,9 @@ All of them keep the host's process ids, network and IPC, so that the supervisor
 the home folder. Secrets never stand in a command line.
 """
 
+import errno
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +16,9 @@ from typing import ClassVar, Literal
 
 from servemark.records import Container, RuntimeName
 
-Kind = Literal["registry", "file", "folder"]
+Kind = Literal["registry", "file", "squashfs", "folder"]
 REGISTRY = "docker://"
+SQUASHFS = (".sqsh", ".squashfs")
 TMP = "/tmp"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OWN = frozenset({"PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "CUDA_HOME", "CUDA_PATH"})
@@ -46,10 +49,12 @@ class Runtime(ABC):
     Attributes:
         program: its name in the PATH.
         kinds: the kinds of image that it starts.
+        version: the argument that prints the version.
     """
 
     program: ClassVar[str]
     kinds: ClassVar[tuple[Kind, ...]]
+    version: ClassVar[str] = "--version"
 
     @abstractmethod
     def command(self, image: Container, inside: Inside) -> list[str]:
@@ -151,23 +156,70 @@ class PodmanHpc(Podman):
     gpu_option = "--gpu"
 
 
+class Enroot(Runtime):
+    """NVIDIA's enroot, the program that pyxis calls: a squashfs file. doc/cmd/start.md, doc/configuration.md and src/ of enroot 4.1.
+
+    ``enroot start`` replaces itself with the program, so that the process id stays. It passes no variable on that ``--env`` does not name.
+    """
+
+    program = "enroot"
+    kinds = ("registry", "squashfs")
+    version = "version"
+    # An image from a registry has an /etc/rc, which would change the folder and start the image's entry point.
+    _SCRIPT = Path(__file__).with_name("enroot-rc.sh")
+    # doc/configuration.md: variables take precedence over enroot.conf.
+    _OFF = ("LOGIN_SHELL", "MOUNT_HOME", "ROOTFS_WRITABLE", "REMAP_ROOT", "RESTRICT_DEV")
+    _NAMESPACES = ("UNSHARE_IPC", "UNSHARE_NET", "UNSHARE_PID", "UNSHARE_UTS")
+
+    def command(self, image: Container, inside: Inside) -> list[str]:
+        places = _places(inside.env)
+        own = [f"--env={name}={places[name]}" if name in places else f"--env={name}" for name in sorted(inside.env)]
+        # conf/hooks/98-nvidia.sh. With "void", an image that asks for GPUs starts on a node without a driver.
+        own += [f"--env=NVIDIA_VISIBLE_DEVICES={'all' if image.gpus else 'void'}"]
+        own += ["--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"] if image.gpus else []
+        own += [f"--mount={self._mount(bind)}" for bind in (*inside.binds, *image.binds)]
+        return [self.program, "start", f"--rc={self._SCRIPT}", *own, *image.options, "--", image.place, inside.folder, *inside.argv]
+
+    def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
+        # The hook for GPUs prefers its own environment to what --env sets.
+        kept = {name: value for name, value in host.items() if not name.startswith(("LD_", "NVIDIA_DRIVER_", "NVIDIA_VISIBLE_", "PYTHON"))}
+        return {**kept, **{f"ENROOT_{name}": "no" for name in (*self._OFF, *self._NAMESPACES)}, **enroot_folders(inside.home)}
+
+    def prepare(self, image: Container, inside: Inside) -> None:
+        for bind in (*inside.binds, *image.binds):
+            if re.search(r"\s", bind):
+                raise OSError(errno.EINVAL, f"enroot cannot mount a path with a space: {bind}")
+        for name, value in inside.env.items():
+            # src/common.sh, common::envfmt, removes a pair of quotes.
+            if "\n" in value or re.fullmatch(r"""["'].*["']\s*""", value):
+                raise OSError(errno.EINVAL, f"enroot cannot pass a value with line breaks or in quotes: {name}")
+
+    def _mount(self, bind: str) -> str:
+        source, _, target = bind.partition(":")
+        return f"{source}:{target or source}:none:rbind,x-create=auto"
+
+
 RUNTIMES: dict[RuntimeName, Runtime] = {
     "apptainer": Apptainer(),
     "charliecloud": Charliecloud(),
     "podman": Podman(),
     "podman-hpc": PodmanHpc(),
+    "enroot": Enroot(),
 }
 # The order in which `auto` searches the PATH.
 _ORDER: dict[Kind, tuple[RuntimeName, ...]] = {
-    "registry": ("apptainer", "podman-hpc", "podman", "charliecloud"),
+    "registry": ("apptainer", "podman-hpc", "enroot", "podman", "charliecloud"),
     "file": ("apptainer",),
+    "squashfs": ("enroot",),
     "folder": ("charliecloud", "apptainer"),
 }
 
 
 def kind_of(image: str) -> Kind:
     """Return the kind of an image by its name in the configuration."""
-    return "registry" if image.startswith(REGISTRY) else "file" if image.endswith(".sif") else "folder"
+    if image.startswith(REGISTRY):
+        return "registry"
+    return "file" if image.endswith(".sif") else "squashfs" if image.endswith(SQUASHFS) else "folder"
 
 
 def candidates(image: str, asked: RuntimeName | Literal["auto"]) -> tuple[RuntimeName, ...]:
@@ -180,6 +232,11 @@ def choose(image: str, asked: RuntimeName | Literal["auto"], which: Callable[[st
     """Return the first candidate whose program ``which`` finds (default: in the PATH); None if there is none."""
     find = which or shutil.which
     return next((name for name in candidates(image, asked) if find(RUNTIMES[name].program)), None)
+
+
+def enroot_folders(private: str) -> dict[str, str]:
+    """Return the variables that keep enroot's own files in a private folder: enroot makes these folders, by default in the home folder."""
+    return {f"ENROOT_{name.upper()}_PATH": f"{private}/.enroot-{os.getuid()}/{name}" for name in ("runtime", "config", "cache", "data")}
 
 
 def is_below(path: str, folder: str) -> bool:

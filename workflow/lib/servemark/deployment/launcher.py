@@ -11,6 +11,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.config.model import Config
+from servemark.containers.runtimes import RUNTIMES
 from servemark.deployment import attempts
 from servemark.errors import StageFailed
 from servemark.measurement import reasons
@@ -91,6 +92,10 @@ class Launcher:
         if state.why == "never_started":
             what = f"{asked.argv[0]} cannot be started on {node}."
             do = "Check that this file exists there and is executable. If the environment has a `lock`, delete its folder in the cache."
+            if asked.container:
+                program = RUNTIMES[asked.container.runtime].program
+                what = f"{program} cannot start the container image {asked.container.place} on {node}."
+                do = f"Read the log. Install {program} there, or load its module (`modules` in the cluster file)."
             raise StageFailed(what, look=state.log, do=f"{do} Then rerun the same command.", reason="never_started")
 
     def tool(self, nodes: str | Sequence[str], asked: process_request.DaemonRequest) -> Tool:

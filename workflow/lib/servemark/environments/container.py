@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from servemark.containers.runtimes import RUNTIMES, candidates, choose, kind_of
+from servemark.containers.runtimes import RUNTIMES, candidates, choose, enroot_folders, kind_of
 from servemark.environments import images, interpreter, registry
 from servemark.environments.registry import Reference
 from servemark.errors import EnvironmentRefused
@@ -95,9 +95,7 @@ class Builder:
         return runtime
 
     def _which(self, program: str) -> str | None:
-        argv = process_request.with_modules(["/bin/sh", "-c", 'command -v "$1"', "sh", program], self.modules)
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_S, env=passed_on.clean_environment())
-        return done.stdout.strip() or None
+        return process_request.which(program, self.modules)
 
     def _image(self, runtime: RuntimeName) -> Container:
         asked = self.asked["image"]
@@ -119,8 +117,10 @@ class Builder:
         return self._fetched(image.model_copy(update={"digest": digest}), reference)
 
     def _version(self, runtime: RuntimeName) -> str:
-        argv = process_request.with_modules([RUNTIMES[runtime].program, "--version"], self.modules)
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_S, env=passed_on.clean_environment(_USER))
+        argv = process_request.with_modules([RUNTIMES[runtime].program, RUNTIMES[runtime].version], self.modules)
+        with tempfile.TemporaryDirectory() as private:
+            env = passed_on.clean_environment({**_USER, **enroot_folders(private)})
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_S, env=env)
         # ch-run prints its version on standard error.
         return next(iter((done.stdout.strip() or done.stderr.strip()).splitlines()), "")
 
@@ -145,6 +145,10 @@ class Builder:
             # Layers and drafts lie in the cache: a home folder is often too small for them.
             layers, store = f"{temporary}/layers", f"{temporary}/storage"
             own = {**_USER, "TMPDIR": temporary, "APPTAINER_TMPDIR": temporary, "APPTAINER_CACHEDIR": layers, "CH_IMAGE_STORAGE": store}
+            own |= enroot_folders(temporary)
+            # The user's credentials for enroot are in the folder of its configuration. A registry on loopback has no certificate.
+            del own["ENROOT_CONFIG_PATH"]
+            own["ENROOT_ALLOW_HTTP"] = "yes" if reference.on_loopback else "no"
             env = passed_on.clean_environment(own)
             # ch-image is a script of Debian's Python, which must come first.
             env = passed_on.with_tools_of(self._which(_fetching(image, reference, draft)[0][0]) or "", env)
@@ -184,7 +188,7 @@ class Builder:
 def _place(image: Container, reference: Reference, folder: Path, name: str) -> str:
     if image.runtime in ("podman", "podman-hpc"):
         return reference.pinned(image.digest)
-    return str(folder / (f"{name}.sif" if image.runtime == "apptainer" else name))
+    return str(folder / (name + {"apptainer": ".sif", "enroot": ".sqsh"}.get(image.runtime, "")))
 
 
 def _fetching(image: Container, reference: Reference, draft: Path) -> list[list[str]]:
@@ -197,5 +201,7 @@ def _fetching(image: Container, reference: Reference, draft: Path) -> list[list[
         plain = ["--tls-no-verify"] if reference.on_loopback else []
         # Its cache of builds is a git repository: it needs a git identity, and is slow.
         return [["ch-image", "--no-cache", *plain, "pull", pinned], ["ch-convert", "-i", "ch-image", "-o", "dir", pinned, str(draft)]]
+    if image.runtime == "enroot":
+        return [["enroot", "import", f"--output={draft}", reference.enroot(image.digest)]]
     plain = ["--tls-verify=false"] if reference.on_loopback else []
     return [[RUNTIMES[image.runtime].program, "pull", *plain, pinned]]

@@ -55,6 +55,10 @@ class Reference:
         """Return ``HOST/REPOSITORY@DIGEST``."""
         return f"{self.host}/{self.repository}@{digest}"
 
+    def enroot(self, digest: str) -> str:
+        """Return the image as enroot spells it. Its releases before 4.0 accept a digest only in place of a tag."""
+        return f"docker://{_HUB_ADDRESS if self.host == _HUB else self.host}#{self.repository}:{digest}"
+
 
 def resolve(key: str, reference: Reference) -> str:
     """Return the digest of an image, ``sha256:HEX``; of a tag, the one that it has now.

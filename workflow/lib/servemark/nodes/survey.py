@@ -20,6 +20,7 @@ from typing import Any, Literal
 import psutil
 
 from servemark.containers import entering
+from servemark.containers.runtimes import RUNTIMES
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.files.private import private
@@ -220,11 +221,25 @@ def _versions(name: str, spec: Spec) -> dict[str, Any]:
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         words = getattr(error, "stderr", None) or str(error)
+        if spec.container and "servemark: module load" not in words and (missing := _missing_runtime(spec.container, spec.modules)):
+            raise StageFailed(
+                f"Node {name}: {missing}, which starts the container image, is not in the PATH.",
+                do="Install it on every node, or load its module (`modules` in the cluster file). Then rerun the same command.",
+                reason="runtime_missing",
+            ) from None
         raise StageFailed(
             f"Node {name}: expected the environment's interpreter {spec.python} to run; found: {str(words).strip()[-300:]}",
             do="Check that every node mounts the environment's disk at the same path, and that the modules exist there.",
             reason="environment_broken",
         ) from None
+
+
+def _missing_runtime(image: Container, modules: tuple[str, ...]) -> str | None:
+    """Return the name of the image's runtime if its program is not on this node; None if it is."""
+    program = RUNTIMES[image.runtime].program
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return None if process_request.which(program, modules) else program
+    return None
 
 
 def command(spec: Path) -> list[str]:

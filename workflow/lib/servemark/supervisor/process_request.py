@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ TEMPORARY = ("TMPDIR", "TEMPDIR", "TMP", "TEMP")
 # Time between heartbeats, and time without one after which a remote agent treats supervisor or network as lost. Slurm itself waits 300 s
 # for a silent node (SlurmdTimeout).
 BEAT_S, SILENCE_S = 5.0, 60.0
+# Modules may lie on a slow disk.
+SHELL_S = 120.0
 # Folder of the links with plain names, in the private folder on a node.
 NAMES = "names"
 
@@ -159,6 +162,18 @@ def with_modules(argv: Sequence[str], modules: Sequence[str]) -> list[str]:
         'shift; n=$((n-1)); done; case $1 in /*) PATH=${1%/*}:$PATH;; esac; exec "$@"'
     )
     return ["bash", "-lc", script, "bash", str(len(modules)), *modules, *argv]
+
+
+def which(program: str, modules: Sequence[str]) -> str | None:
+    """Return the path of a program in the PATH after its modules are loaded; None if it is not there.
+
+    Raises:
+        OSError: no shell can be started.
+        subprocess.SubprocessError: the shell does not respond.
+    """
+    argv = with_modules(["/bin/sh", "-c", 'command -v "$1"', "sh", program], modules)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=SHELL_S, env=passed_on.clean_environment())
+    return done.stdout.strip() or None
 
 
 def is_plain(path: str | Path) -> bool:
