@@ -11,6 +11,7 @@ import pytest
 
 from builders.config_text import BASE, failure, write
 from builders.deployed import HARDWARE
+from servemark.cli import main as cli
 from servemark.config import paths
 from servemark.config.load import load
 from servemark.environments import build, check, lockfiles, own_lock, wheels
@@ -28,7 +29,7 @@ idna==3.20 \\
     {DIGEST} \\
     {DIGEST.replace("0" * 64, "f" * 64)}
 vllm==0.32.0+cu130 ; sys_platform == "linux" {DIGEST}  # a comment
-other @ https://wheels.example.org/other-1-py3-none-any.whl {DIGEST}
+other @ https://wheels.example.org/other-1-py3-none-any.whl?version=1 {DIGEST}
 """
 
 
@@ -75,7 +76,11 @@ def test_packages_and_hashes_are_read_without_comments(lock):
         (f"idna===3 {DIGEST}\n", "idna==VERSION"),
         (f"--index-url https://example.org\nidna==3 {DIGEST}\n", "--index-url"),
         ("-e .\n", "-e"),
-        (f"idna @ https://me:secret@example.org/idna.whl {DIGEST}\n", "idna"),
+        (f"idna @ https://me:s3cr3t99@example.org/idna.whl {DIGEST}\n", "idna"),
+        (f"idna @ https://example.org/idna.whl?access_token=s3cr3t99 {DIGEST}\n", "access_token"),
+        (f"idna @ https://example.org/idna.whl?sv=1&sig=s3cr3t99 {DIGEST}\n", "sig"),
+        (f"# uv pip compile https://me:s3cr3t99@example.org/simple\nidna==3 {DIGEST}\n", ":1: "),
+        (f"idna @ https://example.org/hf_{'a1' * 12}/idna.whl {DIGEST}\n", "Hugging Face token"),
         ("<<<\n", "requirement"),
         ("# nothing\n", "no package"),
     ],
@@ -84,7 +89,7 @@ def test_line_that_pip_must_not_get_is_refused(lock, text, words):
     lock.write_text(text)
     with pytest.raises(EnvironmentRefused, match=re.escape(words)) as refused:
         chosen(lock)
-    assert refused.value.reason == "lock_file_wrong" and "secret" not in refused.value.what
+    assert refused.value.reason == "lock_file_wrong" and "s3cr3t99" not in refused.value.what
 
 
 def test_lock_file_of_another_python_is_refused(lock):
@@ -136,7 +141,7 @@ def test_wheels_of_an_own_lock_file_are_checked_before_a_run(lock, tmp_path):
     path = write(tmp_path, BASE.replace("lock: cpu", f"lock: {lock}\n    wheels: {folder}"))
     (problem,) = paths.problems(load(path))
     assert problem.loc == ("environments", "cpu", "wheels") and "other" in problem.text and "URL" in problem.text
-    lock.write_text(GOOD.replace("other @ https://wheels.example.org/other-1-py3-none-any.whl", "other==1"))
+    lock.write_text(GOOD.replace("other @ https://wheels.example.org/other-1-py3-none-any.whl?version=1", "other==1"))
     (problem,) = paths.problems(load(path))
     assert "idna==3.20 (there is no wheel)" in problem.text
     lock.write_text("idna==3.20\n")
@@ -173,3 +178,11 @@ def test_package_without_a_wheel_is_reported_as_such(lock, tmp_path):
                    "ERROR: No matching distribution found for idna==3.20\n")  # fmt: skip
     refused = build._pip_refusal("installing", log, None, chosen(lock), tmp_path)
     assert "no wheel of idna==3.20" in refused.what and platform.machine() in refused.what
+
+
+def test_token_in_an_address_of_a_lock_file_stops_the_check(lock, tmp_path, capsys):
+    path = write(tmp_path, BASE.replace("lock: cpu", f"lock: {lock}"))
+    lock.write_text(f"idna @ https://example.org/idna.whl?token=abcdef123456 {DIGEST}\n")
+    assert cli.main(["check", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert "environments.cpu.lock" in shown.out + shown.err and "abcdef123456" not in shown.out + shown.err

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from servemark.errors import EnvironmentRefused
+from servemark.security import secret_scan
+from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 SUFFIXES = (".lock", ".txt")
 # pip knows more algorithms. uv and pip-compile write this one, and ``wheels.py`` compares files by it.
@@ -38,7 +40,8 @@ def read(path: Path) -> OwnLock:
     """Read a lock file.
 
     Raises:
-        EnvironmentRefused: it cannot be read, is empty, or a line has no digest, no exact version, or is an option of pip.
+        EnvironmentRefused: it cannot be read, is empty, contains a secret, or a line has no digest, no exact version, or is an option of
+            pip.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -48,6 +51,10 @@ def read(path: Path) -> OwnLock:
         ) from None
     found = list(lines(text))
     faults = [f"{path}:{number}: {fault}" for number, line in found if (fault := _fault(line))]
+    content = text.encode()
+    if not faults and (leak := secret_scan.search(content, 0, secret_scan.PATTERNS)):
+        line = content.count(b"\n", 0, leak[1]) + 1
+        faults = [f"{path}:{line}: the line contains a secret ({leak[0]}), and the archive contains this file"]
     if not found:
         faults = [f"{path} lists no package"]
     if faults:
@@ -88,8 +95,11 @@ def _fault(line: str) -> str | None:
     except InvalidRequirement:
         return f"{requirement[:60]!r} is not a requirement such as name==1.2"
     if package.url:
-        if urlsplit(package.url).username or urlsplit(package.url).password:
+        address = urlsplit(package.url)
+        if address.username or address.password:
             return f"the address of {package.name} contains a user name or password"
+        if secret := next((name for name, _ in parse_qsl(address.query, keep_blank_values=True) if _is_secret(name)), None):
+            return f"the address of {package.name} contains a secret ({secret[:60]!r} in its query), and the archive contains this file"
     elif not re.fullmatch(r"==[^=*,]+", str(package.specifier)):
         return f"{package.name} has no exact version: write {package.name}==VERSION"
     if not digests:
@@ -98,6 +108,11 @@ def _fault(line: str) -> str | None:
         (f"{package.name} has a digest that is not sha256:HEX: {digest[:60]}" for digest in digests if not _HASH.fullmatch(digest.strip())),
         None,
     )
+
+
+def _is_secret(parameter: str) -> bool:
+    """Return whether a parameter of an address holds a secret: a token, or the signature of an address that lets its owner in."""
+    return looks_secret(parameter) or parameter.lower() in ("sig", "signature")
 
 
 def _refused(what: str, do: str) -> EnvironmentRefused:
