@@ -50,3 +50,9 @@ def code_of(rule):
 def settings():
     """Return the path of the resolved configuration, if it exists. The main process writes it before a real run."""
     return str(experiment.settings) if experiment.settings.exists() else []
+
+
+def required_transport():
+    """Return what `require_transport` adds to the verdict of a result from the ledger."""
+    wanted = experiment.config.cluster.require_transport if experiment.config.cluster else "any"
+    return {} if wanted == "any" else {"require_transport": wanted}

@@ -143,7 +143,7 @@ rule measure:
     params:
         code=code_of("measure"),
         # collect_measurements compares the repetitions.
-        thresholds=experiment.config.verdict.model_dump(exclude={"max_repetition_spread"}),
+        thresholds=experiment.config.verdict.model_dump(exclude={"max_repetition_spread"}) | required_transport(),
     script:
         "../scripts/measure.py"
 

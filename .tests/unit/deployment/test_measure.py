@@ -120,6 +120,22 @@ def test_slow_transport_of_fabric_check_makes_the_points_suspect(deploy):
     assert (stored.verdict, reasons(stored)) == ("SUSPECT", {"slow_transport"}), "from the ledger"
 
 
+@pytest.mark.parametrize("kind", ["tcp", None])
+def test_stored_measurement_over_another_transport_than_required_is_suspect(deploy, kind):
+    plain = deploy(points=1)
+    plain.up()
+    Fabric(deployment="plain", needed=True, transport_kind=kind).write(plain.attempt / fabric.KEPT)
+    assert (plain.measure().verdict, plain.ledger.find(plain.plan.points[0].key).record.transport_kind) == ("VALID", kind)
+    plain.stop()
+    two = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=2, executor="mp")
+    plain.plan = plain.plan.model_copy(update={"topology": two})
+    plain.site = Site(scheduler="slurm", require_transport="ib")
+    record = plain.measure()
+    assert (record.verdict, reasons(record)) == ("SUSPECT", {"slow_transport"}) and "require_transport: ib" in record.reasons[0].detail
+    plain.site = Site(scheduler="slurm")
+    assert plain.measure().verdict == "VALID", "the ledger keeps the measurement as it was"
+
+
 def test_damaged_ledger_entry_is_reported_and_remeasured(deploy):
     plain = deploy(points=1)
     plain.up()

@@ -78,6 +78,25 @@ def test_required_transport(wanted, kind, refused):
 
 
 @pytest.mark.parametrize(
+    ("wanted", "kind", "replicas", "unmet"),
+    [
+        ("any", "tcp", 1, False),
+        ("ib", "ib", 1, False),
+        ("ib", "tcp", 1, True),
+        ("ib", None, 1, True),
+        # No result depends on the transport if each replica fits on one node.
+        ("ib", "tcp", 2, False),
+    ],
+)
+def test_required_transport_of_a_stored_measurement(wanted, kind, replicas, unmet):
+    size = 2 // replicas
+    topology = Topology(nodes=2, devices_per_node=1, tensor_parallel=1, pipeline_parallel=size, replicas=replicas, executor="mp")
+    found = transport.unmet(wanted, kind, topology)
+    assert (found is not None) == unmet
+    assert found is None or f"require_transport: {wanted}" in found
+
+
+@pytest.mark.parametrize(
     ("kind", "adapters", "replicas", "slow"),
     [
         ("tcp", (HCA,), 1, True),

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts, counters, fabric, telemetry
+from servemark.deployment import attempts, counters, fabric, telemetry, transport
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.counters import Scrape
@@ -98,6 +98,10 @@ class Measuring:
         stored.copy_raw(raw_path)
         # Thresholds are not in the ledger key, so a stored measurement is judged again.
         facts = replace(ServerFacts.of(stored.record), same_process=True, client_exit_code=0)
+        # The ledger key does not contain the transport. A deployment with another one than required is not started.
+        if facts.slow_transport is None and self.here.config.cluster:
+            wanted, topology = self.here.config.cluster.require_transport, self.here.plan.topology
+            facts = replace(facts, slow_transport=transport.unmet(wanted, stored.record.transport_kind, topology))
         judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
         if any(reason.code in PASSING for reason in judgement.reasons):
             # Stored before this check existed: remove it, so that the point is measured again.
@@ -233,6 +237,7 @@ class Measuring:
             replica_requests=_by_replica(counted),
             counters=counted,
             telemetry=sampled,
+            transport_kind=checked.transport_kind if checked else None,
             raw=raw_path.name,
             raw_sha256=file_sha256(raw_path),
             failure=failure,

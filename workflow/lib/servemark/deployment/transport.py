@@ -64,6 +64,23 @@ def require(wanted: str, kind: Kind | None, lines: Sequence[str], adapters: Sequ
     )
 
 
+def unmet(wanted: str, kind: Kind | None, topology: Topology) -> str | None:
+    """Return why a measurement from the ledger does not meet ``require_transport`` of the cluster file; None if it does.
+
+    Args:
+        wanted: a kind, or ``any``.
+        kind: the transport in the record; None: none recorded.
+        topology: as in :func:`slow`, replicas that each fit on one node depend on no transport.
+    """
+    if wanted in ("any", kind) or topology.nodes_of_a_replica == 1:
+        return None
+    had = f"the ranks used {NAMES[kind]}" if kind else "the record names no transport"
+    return (
+        f"The cluster file requires {NAMES[wanted]} (`require_transport: {wanted}`), but this result comes from the ledger, and {had}. "
+        "To measure the point again, delete its record and its ledger entry (docs/how-to/resume.md)."
+    )
+
+
 def slow(kind: Kind | None, nodes: Iterable[Node], topology: Topology) -> str | None:
     """Return why the transport is slower than the nodes allow: TCP, although they have fast adapters. None if it is not.
 

@@ -70,6 +70,9 @@ class Measurement(Record):
     counters: ServerCounters | None = Field(default=None, description="of the servers; null: one of them did not respond, or an older file")
     thresholds: dict[str, float] = Field(default={}, description="thresholds of the verdict in force; empty: an older file")
     client_cpu: float | None = Field(default=None, description="cores of the client's busiest process; null: fewer than two samples")
+    transport_kind: Literal["ib", "efa", "cxi", "tcp"] | None = Field(
+        default=None, description="transport between ranks on several nodes; null: one node, not known, or an older file"
+    )
     telemetry: Telemetry | None = Field(default=None, description="GPUs or CPU load of the servers' nodes; null: not sampled")
     client_node: str | None = None
     client_argv: tuple[str, ...] = Field(default=(), description="of the first process; others differ in load, seed and result file")
