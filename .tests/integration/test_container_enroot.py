@@ -1,6 +1,7 @@
-"""The stand-in server in a container of enroot: a run to its archive, and a killed run that is resumed.
+"""Containers of enroot: a run to its archive, a killed run that is resumed, an image from a registry, and real vLLM.
 
-The image is a squashfs file with this machine's interpreter, a shell and the stand-in (builders/image_folder.py). It has no real vLLM.
+The image is a squashfs file with this machine's interpreter, a shell and the stand-in (builders/image_folder.py). The last test makes one
+of the image of builders/container_image.py, with real vLLM.
 enroot is not in Debian. Build it from github.com/NVIDIA/enroot (docs/how-to/container.md, "What was tested"). Without enroot, mksquashfs
 or squashfuse these tests skip.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from builders import image_registry
+from builders import container_image, image_registry
 from builders.image_folder import make_image
 from integration.harness import GONE_S, RUN, Checkout, wait_until
 
@@ -138,3 +139,25 @@ def test_image_from_a_registry_is_imported_by_its_digest(fresh: Checkout, tmp_pa
     measured = fresh.run()
     assert measured.rc == 0, measured.text
     assert {row["verdict"] for row in fresh.rows().values()} == {"VALID"}
+
+
+@pytest.mark.timeout(1800)
+def test_real_vllm(fresh: Checkout, tmp_path: Path):
+    container_image.require(container_image.why_unavailable())
+    file = tmp_path / "real.sqsh"
+    fast = ["-comp", "lzo", "-noD", "-all-root", "-quiet", "-no-progress"]
+    subprocess.run(["mksquashfs", container_image.built(), file, *fast], check=True)
+    fresh.config["environments"] = {"standin": {"container": {"image": str(file), "python": container_image.PYTHON}}}
+    fresh.keep("a")
+    fresh.config["deployments"]["a"] |= {
+        "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"},
+        "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    }
+    fresh.config["workloads"]["chat"]["requests"] = 20
+    fresh.config["timeouts"] |= {"start": 400.0, "stall": 200.0, "no_progress": 60.0, "point": 300.0}
+    done = fresh.run(seconds=1200)
+    assert done.rc == 0, done.text
+    assert {row["verdict"] for row in fresh.rows().values()} <= {"VALID", "SUSPECT"}
+    container = fresh.record("environments/standin/environment.json")["container"]
+    assert container["runtime"] == "enroot" and {"vllm==0.32.0+cpu", "torch==2.13.0+cpu"} <= set(container["packages"])
+    assert wait_until(lambda: not inside(fresh) and not mounting(file), GONE_S, "the end of all processes") is True
