@@ -79,8 +79,6 @@ def test_packages_and_hashes_are_read_without_comments(lock):
         (f"idna @ https://me:s3cr3t99@example.org/idna.whl {DIGEST}\n", "idna"),
         (f"idna @ https://example.org/idna.whl?access_token=s3cr3t99 {DIGEST}\n", "access_token"),
         (f"idna @ https://example.org/idna.whl?sv=1&sig=s3cr3t99 {DIGEST}\n", "sig"),
-        (f"# uv pip compile https://me:s3cr3t99@example.org/simple\nidna==3 {DIGEST}\n", ":1: "),
-        (f"idna @ https://example.org/hf_{'a1' * 12}/idna.whl {DIGEST}\n", "Hugging Face token"),
         ("<<<\n", "requirement"),
         ("# nothing\n", "no package"),
     ],

@@ -114,14 +114,14 @@ def test_early_rules_depend_on_few_modules():
     assert of_rule("build_environment") == {
         "environments.build", "environments.bytecode_cache", "environments.container", "environments.images", "environments.installed",
         "environments.interpreter", "environments.lockfiles", "environments.own_lock", "environments.registry", "files.content",
-        "records.base", "records.inputs", "records.options",
+        "records.base", "records.inputs", "records.options", f"{code_digest.plugin.__name__}.secret_names",
     }  # fmt: skip
     assert of_rule("check_environment") == {
         "environments.build", "environments.bytecode_cache", "environments.check", "environments.images", "environments.installed",
         "environments.interpreter", "environments.known_options", "environments.lockfiles", "environments.options", "environments.own_lock",
         "files.content", "lib/servemark/environments/vllm-options/0.19.1.json", "lib/servemark/environments/vllm-options/0.32.0.json",
         "lib/servemark/in_model_env/check_environment.py", "lib/servemark/in_model_env/list_options.py", "machine.visible_gpus",
-        "records.base", "records.inputs", "records.options",
+        "records.base", "records.inputs", "records.options", f"{code_digest.plugin.__name__}.secret_names",
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"files", "records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {

@@ -34,6 +34,7 @@ _NOT_FOLLOWED = tuple(f"{name}." for name in NOT_FOLLOWED)
 
 DATA_FILES = {
     f"{PACKAGE}.report.page": "../../../templates/**/*",
+    f"{PACKAGE}.containers.runtimes": "enroot-rc.sh",
     f"{PACKAGE}.archive.crate": "kinds.yaml",
     f"{PACKAGE}.archive.seal": "README.txt",
     f"{PACKAGE}.diagnosis": "*.yaml",
