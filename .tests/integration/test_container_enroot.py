@@ -85,7 +85,10 @@ def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout
 
     assert done.rc == 0, done.text
     assert {row["verdict"] for row in contained.rows().values()} == {"VALID"}
-    assert {"vllm.entrypoints.cli.main", "gpu_watch.py"} <= {word for words in seen.values() for word in map(os.path.basename, words)}
+    log = (contained.results / "deployments/a/attempts/001/telemetry.log").read_text()
+    assert {"vllm.entrypoints.cli.main", "gpu_watch.py"} <= {word for words in seen.values() for word in map(os.path.basename, words)}, log
+    telemetry = next(iter(contained.points("a").values()))["telemetry"]
+    assert telemetry["nodes"][0]["foreign_cores"] is not None
     assert wait_until(lambda: not inside(contained) and not mounting(image), GONE_S, "the end of all processes") is True
 
     environment = contained.record("environments/standin/environment.json")

@@ -18,7 +18,7 @@ from servemark.deployment.telemetry import FOLDER, SAMPLER
 from servemark.measurement import samples
 from servemark.nodes.allocation import Allocation
 from servemark.processes.identity import Identity
-from servemark.records import Gpu, Node, Part, Replica, Timeline
+from servemark.records import Container, Gpu, Node, Part, Replica, Timeline
 from servemark.report import columns, measured
 from servemark.supervisor.process_request import DaemonRequest
 
@@ -162,6 +162,21 @@ def test_every_node_with_ranks_has_a_sampler_of_its_gpus(deploy, tmp_path, monke
     assert {one.name: list(one.argv[one.argv.index("--gpus") + 1 :]) for one in asked} == named
     assert all(one.optional and one.devices is None for one in asked)
     assert [one.argv[one.argv.index("--node") + 1] for one in asked] == ["gn0", "gn1"]
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_sampler_in_an_image_loads_the_modules_that_bring_the_runtime(deploy, standin, tmp_path, monkeypatch, contained):
+    asked: list[DaemonRequest] = []
+    monkeypatch.setattr(Launcher, "start", lambda self, node, request: asked.append(request))
+    image = Container(image="/x.sqsh", runtime="enroot", place="/x.sqsh", digest="sha256:" + "0" * 64)
+    plain = deploy(environment=standin.model_copy(update={"container": image if contained else None}))
+    plain.plan = plain.plan.model_copy(update={"modules": ("enroot/4",)})
+    attempt = tmp_path / "attempts" / "001"
+    attempt.mkdir(parents=True)
+    telemetry.start(
+        plain.context(), Launcher(Allocation("7", ("gn0",)), attempt, tmp_path), (Node(name="gn0", host="gn0", **NODE),), TWO[:1]
+    )
+    assert [one.modules for one in asked] == [("enroot/4",) if contained else ()]
 
 
 def test_sampler_ends_with_killed_supervisor(deploy, wait_for):

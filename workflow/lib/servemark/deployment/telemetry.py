@@ -48,6 +48,8 @@ def start(here: StageContext, launcher: Launcher, nodes: Sequence[Node], replica
             log=str(launcher.attempt / f"{name}.log"),
             grace_s=2.0,
             optional=True,
+            # Modules may bring the runtime of the image; the sampler needs none itself.
+            modules=here.plan.modules if here.environment.container else (),
             container=here.container(),
         )
         try:
