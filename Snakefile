@@ -32,6 +32,7 @@ wildcard_constraints:
     environment=NAME,
     model=NAME,
     point=NAME,
+    workload=NAME,
 
 
 include: "workflow/rules/inputs.smk"

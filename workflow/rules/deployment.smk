@@ -148,11 +148,37 @@ rule measure:
         "../scripts/measure.py"
 
 
+rule search:
+    """Measure one load after another until the highest one that meets the latency targets is found, or the trials are used."""
+    input:
+        ready=ancient("<run>/deployments/{deployment}/ready.json"),
+        predecessor=ancient(predecessor_of_search),
+        plan="<run>/deployments/{deployment}/plan.json",
+        settings=ancient(settings()),
+    output:
+        # Its trials are load points whose names depend on results; the main process checks that their files exist.
+        search="<run>/deployments/{deployment}/searches/{workload}/search.json",
+    log:
+        "<logs>/search/{deployment}/{workload}.log",
+    benchmark:
+        "<benchmarks>/search/{deployment}/{workload}.tsv"
+    priority: 45
+    group:
+        ALLOCATION
+    params:
+        code=code_of("search"),
+        thresholds=experiment.config.verdict.model_dump(),
+        targets=lambda wildcards: searches.targets(experiment.config)[wildcards.workload],
+    script:
+        "../scripts/search.py"
+
+
 rule stop_deployment:
     """Stop server and cluster; verify that no process is left; record how each process ended."""
     input:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         points=points_of,
+        searches=searches_of,
         plan="<run>/deployments/{deployment}/plan.json",
         settings=ancient(settings()),
     output:

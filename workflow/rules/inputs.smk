@@ -2,7 +2,7 @@
 
 import os
 
-from servemark.config import restarts
+from servemark.config import restarts, searches
 from servemark.environments import lockfiles, own_lock
 from servemark.measurement import contents, slo
 from servemark.variables import passed_on
@@ -39,6 +39,11 @@ def per_name(kind, pattern):
 def point_paths(deployment):
     """Return the records of a deployment's load points, in the order of their measurement."""
     return [f"<run>/deployments/{deployment}/points/{point.name}.json" for point in experiment.points[deployment]]
+
+
+def search_paths(deployment):
+    """Return the records of a deployment's searches, in their order."""
+    return [f"<run>/deployments/{deployment}/searches/{one.workload}/search.json" for one in experiment.searches[deployment]]
 
 
 def environment_parameters(wildcards):
@@ -91,6 +96,8 @@ def deployment_parameters(wildcards):
     return {
         "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache", "options_file"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
+        "searches": [one.model_dump(mode="json") for one in experiment.searches[wildcards.deployment]],
+        "ends": [point.model_dump(mode="json") for point in searches.ends(experiment.config, wildcards.deployment)],
         "trust_remote_code": experiment.config.models[deployment.model].trust_remote_code,
         "cluster": cluster and cluster.model_dump(mode="json", include={"scheduler", "variables", "modules", "interface"}),
         "inherited": inherited,
@@ -111,6 +118,16 @@ def predecessor(wildcards):
     return f"<run>/deployments/{wildcards.deployment}/points/{before}.json" if before else []
 
 
+def predecessor_of_search(wildcards):
+    """Return the record of the previous search, or of the last load point: searches come last."""
+    before = [one.workload for one in experiment.searches[wildcards.deployment]].index(wildcards.workload)
+    return [*point_paths(wildcards.deployment)[-1:], *search_paths(wildcards.deployment)[:before]][-1:]
+
+
+def searches_of(wildcards):
+    return search_paths(wildcards.deployment)
+
+
 def points_of(wildcards):
     return point_paths(wildcards.deployment)
 
@@ -124,6 +141,7 @@ def results_of_the_run(wildcards):
 def records_of_the_run(wildcards):
     """Return every record and raw result. As targets, missing ones are made again; as inputs, Snakemake ignores them if outputs exist."""
     points = [path for deployment in experiment.points for path in point_paths(deployment)]
+    trials = [path for deployment in experiment.points for path in search_paths(deployment)]
     return [
         "<run>/hardware.json",
         "<run>/plans.json",
@@ -136,5 +154,6 @@ def records_of_the_run(wildcards):
         *per_deployment("<run>/deployments/{deployment}/stopped.json"),
         *per_deployment("<run>/deployments/{deployment}/accounting.json"),
         *points,
+        *trials,
         *[path.replace(".json", ".requests.json") for path in points],
     ]

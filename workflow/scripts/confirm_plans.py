@@ -10,4 +10,6 @@ if TYPE_CHECKING:
 
 with stage("confirm_plans", "", snakemake.log[0]):
     plans = [Plan.read(path) for path in snakemake.input.plans]
-    Plans(load_points={plan.deployment: len(plan.points) for plan in plans}).write(snakemake.output.plans)
+    Plans(load_points={plan.deployment: len(plan.points) + sum(one.trials for one in plan.searches) for plan in plans}).write(
+        snakemake.output.plans
+    )

@@ -19,6 +19,9 @@ with stage("plan_deployment", name, snakemake.log[0]) as here:
         Manifest.read(snakemake.input.manifest),
     )
     planned.write(snakemake.output.plan)
-    here.progress.say(f"{len(planned.points)} load points, {planned.topology.world_size} ranks")
+    trials = sum(search.trials for search in planned.searches)
+    here.progress.say(
+        f"{len(planned.points)} load points{f' and at most {trials} trials' if trials else ''}, {planned.topology.world_size} ranks"
+    )
     for warning in planned.warnings:
         here.progress.say(f"warning: {warning}")

@@ -34,6 +34,14 @@ def test_percentile_is_met_if_enough_requests_keep_its_limit(slow, met):
     assert (found.requests_per_s, found.tokens_per_s) == pytest.approx((10.0 * found.share, 30.0 * found.share))
 
 
+def test_ratio_is_that_of_the_percentile_to_its_limit():
+    values = [0.1] * 50 + [0.4] * 45 + [0.9] * 5
+    assert attained(requests(values), {"ttft_ms": {"p95": 500.0}}).ratio == pytest.approx(0.8)
+    assert attained(requests(values), {"ttft_ms": {"p50": 50.0, "p95": 500.0}}).ratio == pytest.approx(2.0), "the worst target"
+    found = requests(values[:94]) + [request(number, ok=False, error="HTTP 500", ttft=0.0, itls=()) for number in range(94, COUNT)]
+    assert attained(found, {"ttft_ms": {"p95": 500.0}}).ratio == float("inf")
+
+
 def test_limit_itself_is_met():
     assert attained(requests([0.5] * COUNT), {"ttft_ms": {"p95": 500.0}}).share == 1.0
 

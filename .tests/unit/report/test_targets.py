@@ -10,6 +10,7 @@ from builders import report_data
 from builders.report_data import measurement
 from builders.report_document import Document
 from servemark.measurement.slo import Attainment
+from servemark.records import PlannedSearch, Search
 from servemark.report import page, table, targets, views
 from servemark.report.gather import RunRecords
 from servemark.report.page import render
@@ -32,7 +33,7 @@ def run(*items, attained, accelerator="cpu"):
 
 
 def reached(met=True, share=0.99):
-    return Attainment("steady state", met, share, 20.0 * share, 640.0 * share)
+    return Attainment("steady state", met, share, 20.0 * share, 640.0 * share, 0.5 if met else 2.0)
 
 
 def points(data: RunRecords):
@@ -53,6 +54,19 @@ def test_best_load_is_the_fastest_that_meets_the_targets():
     assert [(line.point["deployment"], line.point["concurrency"], line.met) for line in found.lines] == [
         ("a", 8, True), ("a", 16, False), ("b", 8, True),
     ]  # fmt: skip
+
+
+def test_load_to_run_is_the_end_of_the_bracket_that_a_search_found():
+    items = [measurement("a", 8, output=800.0), measurement("a", 16, output=1500.0), measurement("a", 32, output=1600.0)]
+    data = run(*items, attained=[reached(), reached(), reached(met=False)])
+    asked = PlannedSearch(workload="chat", variable="concurrency", low=8, high=32, trials=6)
+    found = Search(deployment="a", asked=asked, targets=WANTED, trials=(), meets=8, misses=32, ended="narrow")
+    data.searches = {"a": [found]}
+    (choice,) = workload(data).choices
+    assert choice.best.point["concurrency"] == 8, "16 cannot be told from the boundary"
+    assert Document(render(data)).words.count("meets at 8, misses at 32") == 2, "what to run, and the search itself"
+    data.searches = {"a": [found.model_copy(update={"meets": None})]}
+    assert workload(data).choices[0].best is None
 
 
 def test_every_repetition_must_meet_the_targets():

@@ -237,3 +237,9 @@ def test_decide_touches_no_file(tmp_path):
     decisions = decide({tmp_path / "none.json": record()}, [record()], False)
     assert [(decision.action, decision.record.load.name) for decision in decisions] == [("hole", "chat-c1")]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_trial_that_the_search_counts_as_a_miss_is_a_gap_at_once():
+    missed, died = record("chat-c64-r1", codes=("requests_failed",)), record("chat-c8-r1")
+    found = {decision.record.load.name: decision.action for decision in decide({"a": missed, "b": died}, (), False, {"plain/chat-c64-r1"})}
+    assert found == {"chat-c64-r1": "hole", "chat-c8-r1": "move"}

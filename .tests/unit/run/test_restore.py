@@ -15,7 +15,7 @@ from builders.places import site_packages
 from servemark.config.model import Config
 from servemark.environments.build import MARKER
 from servemark.measurement.ledger import Ledger
-from servemark.records import Environment, Manifest, Measurement, Reason
+from servemark.records import Environment, Manifest, Measurement, Plan, PlannedSearch, Reason, Search, SearchTrial
 from servemark.run import restore
 from servemark.weights import staging
 
@@ -125,6 +125,23 @@ def test_point_without_matching_record_is_not_restored(run: Run, also: str):
             path.write_text("{")
     assert run.make_good() == []
     assert run.ledger.missing(POINTS.values()) == tuple(POINTS.values())
+
+
+def test_search_without_the_files_of_a_trial_is_made_again(run: Run):
+    deployment = run.folder / "deployments" / "plain"
+    plan = Plan.read(deployment / "plan.json")
+    asked = PlannedSearch(workload="chat", variable="concurrency", low=1, high=8, trials=3)
+    plan.model_copy(update={"points": (), "searches": (asked,)}).write(deployment / "plan.json")
+    same = {"verdict": "VALID", "ratio": 0.5, "met": True, "decision": "meets", "meets": 1, "misses": None}
+    trials = tuple(SearchTrial(point=point, value=1, **same) for point in plan.points)
+    path = Search.path(deployment, "chat")
+    ended = Search(deployment="plain", asked=asked, targets={}, trials=trials, meets=1, misses=None, ended="trials_used")
+    ended.write(path)
+    shutil.rmtree(run.ledger.root)
+    assert len(run.make_good()) == 1 and path.exists()
+    assert run.ledger.missing(POINTS.values()) == (), "trials are restored like other points"
+    run.raw("chat-c2").unlink()
+    assert run.make_good() == [] and not path.exists()
 
 
 def test_missing_model_loses_its_record_unless_it_is_local(run: Run, told):

@@ -2,6 +2,7 @@
 
 STANDIN_START_S       seconds from start to ready, default 1
 STANDIN_TOKEN_S       seconds per generated token, default 0.002
+STANDIN_CAPACITY      requests above which a token takes longer, in proportion to the running requests; default none
 STANDIN_FAULT         fault of the server: exit_at_start, bad_option, never_ready, hang, fail_requests:K, cut_streams:K,
                       zero_tokens, short_tokens, die_after:N, ignore_term, slow_start:S, wrong_name
 STANDIN_FAULT_FILE    a file whose text, if any, replaces STANDIN_FAULT; "none" is no fault. Read at each

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import math
 import os
 import signal
 import sys
@@ -210,9 +211,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def tokens(self, count):
         """Yield ``count`` made-up words at the stand-in's pace; end early if the engine dies."""
-        pace, begin = number("STANDIN_TOKEN_S", 0.002), time.monotonic()
+        pace, capacity, begin = number("STANDIN_TOKEN_S", 0.002), number("STANDIN_CAPACITY", math.inf), time.monotonic()
         for index in range(count):
-            time.sleep(pace)
+            time.sleep(pace * max(1.0, self.state.counts["running"] / capacity))
             wait_while_hanging()
             if self.state.dead.is_set():
                 return

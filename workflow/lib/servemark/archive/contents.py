@@ -8,7 +8,7 @@ from servemark.archive import seal as sealing
 from servemark.archive.crate import describe
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
-from servemark.records import Environment, Plan
+from servemark.records import Environment, read_with_trials
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 from servemark.weights import hub_token
@@ -36,7 +36,7 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     files = {}
     planned = {
         (run_folder / "deployments" / plan.deployment / "points" / f"{load.name}{suffix}")
-        for plan in (Plan.read(path) for path in run_folder.glob("deployments/*/plan.json"))
+        for plan in (read_with_trials(path.parent) for path in run_folder.glob("deployments/*/plan.json"))
         for load in plan.loads
         for suffix in (".json", ".requests.json")
     }

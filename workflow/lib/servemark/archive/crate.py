@@ -166,7 +166,8 @@ def _deployment_action(found: RunRecords, plan: Plan, names: Collection[str]) ->
         [action["description"], *(shlex.join(daemon.argv) for daemon in (stopped.daemons if stopped else ()))]
     )
     action["object"] = _files(["config.json", f"{place}/plan.json", f"models/{plan.model}/manifest.json"], names)
-    action["result"] = _files([name for name in names if name.startswith(f"{place}/points/")] or [f"{place}/plan.json"], names)
+    made = (f"{place}/points/", f"{place}/searches/")
+    action["result"] = _files([name for name in names if name.startswith(made)] or [f"{place}/plan.json"], names)
     action |= ({"startTime": starts[0]} if starts else {}) | ({"endTime": ends[-1]} if ends else {})
     if "error" in action and failures:
         action["error"] += f": {failures[-1]}"

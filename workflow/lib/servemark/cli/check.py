@@ -16,6 +16,7 @@ from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
 from servemark.config.restarts import starts
+from servemark.config.searches import searches
 from servemark.containers.runtimes import REGISTRY
 from servemark.environments import build, lockfiles, own_lock
 from servemark.environments.lockfiles import Lock
@@ -59,7 +60,7 @@ def check(path: Path, cluster: str | None = None) -> None:
         more = "".join(f", {count} {what}" for count, what in several if count > 1)
         print(
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
-            f"{topology.record().world_size} rank(s), {counts[name]} load points{more}"
+            f"{topology.record().world_size} rank(s), {counts[name]} load points{_trials(config, name)}{more}"
         )
         exclusive = config.cluster is None or config.cluster.exclusive
         for note in exposure.notes(topology.record(), exclusive=exclusive):
@@ -73,6 +74,13 @@ def check(path: Path, cluster: str | None = None) -> None:
     if problems:
         raise ConfigError(f"{problems} problem(s) found; see the lines that begin with `problem`. Nothing was started.",
                           do="Correct them and run the check again; docs/reference/configuration.md explains every key.")  # fmt: skip
+
+
+def _trials(config: Config, name: str) -> str:
+    """Return the most trials of a deployment's searches, as the end of a sentence."""
+    found = searches(config, name)
+    what = f"{len(found)} {'search' if len(found) == 1 else 'searches'}"
+    return f" and {what} with at most {sum(one.trials for one in found)} trials" if found else ""
 
 
 def findings(config: Config) -> Iterator[Finding]:

@@ -51,21 +51,24 @@ def _too_many(config: Config) -> list[Problem]:
     """Return a problem if the run has more than ``MAX_POINTS`` load points. This only counts them: all of them could fill the memory."""
     named = Counter(name for deployment in config.deployments.values() for name in deployment.workloads or ())
     unnamed = sum(deployment.workloads is None for deployment in config.deployments.values())
-    counts = {
-        name: (unnamed + named[name]) * workload.repetitions * len(workload.request_rate or workload.concurrency or ())
-        for name, workload in config.workloads.items()
-    }
+    counts = {name: (unnamed + named[name]) * _points_at_most(workload) for name, workload in config.workloads.items()}
     if sum(counts.values()) <= MAX_POINTS:
         return []
     name = max(counts, key=counts.__getitem__)
     workload = config.workloads[name]
     swept = "request_rate" if workload.request_rate else "concurrency"
-    key = "repetitions" if workload.repetitions >= len(getattr(workload, swept)) else swept
+    key = "repetitions" if workload.repetitions >= _points_at_most(workload) / workload.repetitions else swept
     text = (
         f"makes {counts[name]:,} of this run's {sum(counts.values()):,} load points (deployments x {swept} x repetitions), and a run "
         f"may have at most {MAX_POINTS:,}; divide the experiment into several runs"
     )
     return [Problem(("workloads", name, key), text)]
+
+
+def _points_at_most(workload: Load) -> int:
+    """Return the load points of a workload on one deployment; for a search, the most trials."""
+    found = workload.searched
+    return found.trials if found else workload.repetitions * len(workload.rates or workload.concurrencies or ())
 
 
 def try_expand(config: Config) -> tuple[Config, list[Problem]]:
@@ -184,18 +187,29 @@ def _plain(value: Any) -> str:
 def points(config: Config, start: str) -> tuple[LoadPoint, ...]:
     """Return the load points of one start of a deployment (``restarts.starts``) of an expanded configuration in the order they run.
 
+    The trials of searches are not among them: they depend on results (``config/searches.py``).
+
     `order: grouped` is workload, load, repetition. `interleaved` is repetition, workload, load: a machine that becomes slower or faster
     during the run then changes all loads alike, and shows between the repetitions of each.
     """
-    deployment, cluster = deployment_of(config, start), config.cluster
-    # The cluster file states nothing about a client's own node of another kind.
-    other_node = deployment.topology.client == "own" and cluster is not None and cluster.other_clients
-    cpus = cluster.cpus_per_node if cluster and not other_node else None
-    names = deployment.workloads or tuple(config.workloads)
-    every = (point for name in names for point in _workload_points(name, config.workloads[name], cpus))
-    number = restart_of(start)
+    cpus, number = client_cpus(config, start), restart_of(start)
+    names = [name for name in workload_names(config, start) if not config.workloads[name].searched]
+    every = (point for name in names for point in workload_points(name, config.workloads[name], cpus))
     found = [point.model_copy(update={"restart": number}) for point in every if measures(config, start, point.repetition)]
     return tuple(sorted(found, key=lambda point: point.repetition) if config.order == "interleaved" else found)
+
+
+def workload_names(config: Config, start: str) -> tuple[str, ...]:
+    """Return the workloads of a start of a deployment in the order they run."""
+    return deployment_of(config, start).workloads or tuple(config.workloads)
+
+
+def client_cpus(config: Config, start: str) -> int | None:
+    """Return the CPUs of the client's node; None if they are not known."""
+    cluster = config.cluster
+    # The cluster file states nothing about a client's own node of another kind.
+    other_node = deployment_of(config, start).topology.client == "own" and cluster is not None and cluster.other_clients
+    return cluster.cpus_per_node if cluster and not other_node else None
 
 
 def _client_processes(workload: Workload, requests: int, concurrency: int | None, cpus: int | None) -> int:
@@ -206,8 +220,9 @@ def _client_processes(workload: Workload, requests: int, concurrency: int | None
     return wanted if cpus is None else max(1, min(wanted, cpus // 2))
 
 
-def _workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
-    rates, limits = workload.request_rate or (None,), workload.concurrency or (None,)
+def workload_points(name: str, workload: Workload, cpus: int | None) -> list[LoadPoint]:
+    """Return the load points of a workload without a search. ``cpus``: of the client's node; None if unknown."""
+    rates, limits = workload.rates or (None,), workload.concurrencies or (None,)
     loads = [(f"q{label(rate)}" if rate else f"c{limit}", limit, rate) for rate in rates for limit in limits]
     counts, prompts, found = workload.requests_of(len(loads)), workload.prompts, []
     for (load, concurrency, rate), requests in zip(loads, counts, strict=True):
@@ -240,7 +255,7 @@ def _seed(point: LoadPoint, load: str, workload: Workload) -> int:
     Two points with one seed would send the same prompts, and the second would find them in the server's prefix cache. Names are not hashed:
     renaming a workload changes nothing that is measured.
     """
-    client = [point.warmups, point.client_options, workload.concurrency if workload.request_rate else None]
+    client = [point.warmups, point.client_options, workload.concurrencies if workload.rates else None]
     parts = [workload.seed, *point.prompts.key_part().values(), point.requests, client, load, point.repetition]
     # Defaults are left out, so seeds and ledger keys of measurements made before these keys existed stay the same.
     parts += [{"clients": point.clients}] if point.clients > 1 else []

@@ -19,6 +19,7 @@ from servemark.config.model import Config
 from servemark.config.positions import Source, read
 from servemark.config.problems import Loc, Problem, config_error, describe, from_pydantic, shortened
 from servemark.config.restarts import without_repetitions
+from servemark.config.searches import unsearchable
 from servemark.errors import ConfigError
 
 Look = Callable[[Config], list[Problem]]
@@ -135,7 +136,8 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     found = found or option_problems.of_config(config, data)
     if not found:
         expanded, found = try_expand(config)
-        found = found or [*ask_without_router(expanded), *too_little_time(expanded), *without_repetitions(expanded)] or look(expanded)
+        more = (ask_without_router, too_little_time, without_repetitions, unsearchable)
+        found = found or [problem for problems in more for problem in problems(expanded)] or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
     return config

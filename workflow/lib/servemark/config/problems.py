@@ -14,6 +14,7 @@ from servemark.config.model import Config, Deployment, Environment, Model, Sweep
 from servemark.config.positions import MISSING, Source, find, value_at
 from servemark.config.prices import Prices
 from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
+from servemark.config.search import FORMS, CountRange, CountSearch
 from servemark.config.slo import Limits, Slo
 from servemark.config.topology import AskedTopology
 from servemark.config.workload import KINDS, Load
@@ -65,7 +66,7 @@ def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
 
 def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     kind, context, found = item["type"], item.get("ctx", {}), item["input"]
-    loc: Loc = tuple(item["loc"])
+    loc: Loc = tuple(part for part in item["loc"] if part not in FORMS)
     home = _HOMES.get(_pattern(loc[:-1]))
     if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
         # pydantic inserts the dataset between a workload's name and its key.
@@ -131,6 +132,8 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     **{("slo", latency): Limits for latency in Slo.model_fields},
     ("workloads", "NAME", "slo"): Slo,
     **{("workloads", "NAME", "slo", latency): Limits for latency in Slo.model_fields},
+    **{("workloads", "NAME", load): CountSearch for load in ("concurrency", "request_rate")},
+    **{("workloads", "NAME", load, "search"): CountRange for load in ("concurrency", "request_rate")},
     ("cluster",): Site,
     ("cluster", "small_jobs"): SmallJobs,
     ("sweeps", "NAME"): Sweep,
@@ -151,7 +154,7 @@ def _place(way: Loc) -> str:
 
 def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     key = str(loc[-1])
-    allowed = tuple(home.model_fields) if home else ()
+    allowed = tuple(field.alias or name for name, field in home.model_fields.items()) if home else ()
     keys = meant(key)
     if known := next((one for one in (*keys, key) if "." not in one and nearest(one, allowed)), None):
         return Problem(loc, "is an unknown key", allowed, given=known)

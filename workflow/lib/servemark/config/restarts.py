@@ -32,7 +32,9 @@ def without_repetitions(config: Config) -> Iterator[Problem]:
     """Yield a problem if some start would have nothing to measure of a workload."""
     used = dict.fromkeys(name for deployment in config.deployments.values() for name in deployment.workloads or config.workloads)
     for name in used:
-        if (repetitions := config.workloads[name].repetitions) <= config.restarts:
+        if config.workloads[name].searched and config.restarts:
+            yield Problem(("restarts",), f"must be 0, because workloads.{name} has a search, which belongs to one start of the servers")
+        elif (repetitions := config.workloads[name].repetitions) <= config.restarts:
             text = (
                 f"makes {config.restarts + 1} starts of each deployment, but workloads.{name}.repetitions is {repetitions}, and each start "
                 f"measures one repetition or more; lower `restarts` to {repetitions - 1}, or raise `repetitions` to {config.restarts + 1}"

@@ -1,11 +1,13 @@
 """Workloads of the configuration, a union by ``dataset``: the prompts (``records/load_point.py``) and the load."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from servemark.config.field_types import Amount, ClientOptions, Clients, Concurrency, Counts, Rates, TimeSpan, Warmups, refuse
+from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, TimeSpan, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
+from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateSearch, SearchableConcurrency, SearchableRates
 from servemark.config.slo import Slo
 from servemark.records import AnyPrompts, RandomPrompts, Strict
 from servemark.records.base import Count
@@ -16,17 +18,22 @@ _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 class Load(Strict):
     """How many requests, and how fast. Each concurrency or rate gives one load point per repetition."""
 
-    request_rate: Rates = Field(
-        default=None, description="requests/s that the client sends (Poisson arrivals), or a list, one load point each"
-    )
-    concurrency: Concurrency = Field(
+    request_rate: SearchableRates = Field(
         default=None,
-        description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit",
+        description="requests/s that the client sends (Poisson arrivals), or a list, one load point each. `{search: {from: RATE, to: RATE, "
+        "trials: 12}}` finds the highest rate that meets the latency targets (docs/how-to/latency-target.md)",
+    )
+    concurrency: SearchableConcurrency = Field(
+        default=None,
+        description="requests in flight, or a list, one load point each. Required unless `request_rate` is given; with it, the upper limit"
+        ". `{search: {from: N, to: N, trials: 12}}` finds the highest concurrency that meets the latency targets. It measures at most "
+        "`trials` times (docs/how-to/latency-target.md)",
     )
     requests: Counts | None = Field(
         default=None,
         description="number of requests of a load point, or a list with one number for each `concurrency` or `request_rate`. With "
-        "`duration` and a concurrency: the upper limit. With `duration` and `request_rate`: leave it out",
+        "`duration` and a concurrency: the upper limit. With `duration` and `request_rate`: leave it out. In a search of the concurrency "
+        "without `duration`, a load has at least 5 for each slot",
     )
     duration: TimeSpan = Field(
         default=None,
@@ -62,10 +69,12 @@ class Load(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        rates, concurrency, loads = self.request_rate, self.concurrency, self.request_rate or self.concurrency
+        self._can_search()
+        rates, concurrency = (_ends(given) for given in (self.request_rate, self.concurrency))
+        loads = rates or concurrency
         if loads is None:
             raise refuse("is missing: give `concurrency` or `request_rate`", at=("concurrency",))
-        if rates and concurrency and len(concurrency) > 1:
+        if rates and concurrency and len(concurrency) > 1 and not self.searched:
             raise refuse("takes one number next to `request_rate`; give a list for one of them only", at=("concurrency",))
         if self.requests is None and not (rates and self.duration):
             raise refuse("is missing" if not self.duration else "is missing: with `duration`, it is the upper limit", at=("requests",))
@@ -73,7 +82,7 @@ class Load(Strict):
             raise refuse("follows from `request_rate` and `requests`; leave one of them out", at=("duration",))
         if rates and self.ramp_up:
             raise refuse("needs a `concurrency` without `request_rate`, whose arrivals are spread already", at=("ramp_up",))
-        if self.requests is not None and len(self.requests) not in (1, len(loads)):
+        if self.requests is not None and len(self.requests) not in (1, len(loads)) and not self.searched:
             swept = "request_rate" if rates else "concurrency"
             text = f"has {len(self.requests)} values and `{swept}` has {len(loads)}; give one for each, or one number for all"
             raise refuse(text, at=("requests",))
@@ -82,20 +91,62 @@ class Load(Strict):
             raise refuse(f"must be 1, because processes cannot share a load with `client_options.{whole[0]}`", at=("clients",))
         for given, text in ((concurrency, "of `concurrency`"), (self.requests, "`requests`")):
             if self.clients != "auto" and given and self.clients > min(given):
-                raise refuse(f"is more than the {min(given)} {text} of a point; each process needs at least one", at=("clients",))
+                raise refuse(f"is more than the {min(given):g} {text} of a point; each process needs at least one", at=("clients",))
         return self
+
+    def _can_search(self) -> None:
+        """Refuse keys that do not fit a search."""
+        swept, other = self.request_rate, self.concurrency
+        if isinstance(other, CountSearch) and swept:
+            raise refuse("takes one number next to `request_rate`; search one of them", at=("concurrency",))
+        if isinstance(swept, RateSearch) and isinstance(other, tuple) and len(other) > 1:
+            raise refuse("takes one number next to a search of `request_rate`", at=("concurrency",))
+        if self.searched and self.requests and len(self.requests) > 1:
+            raise refuse("takes one number next to a search", at=("requests",))
+        if self.searched and self.repetitions > 1:
+            raise refuse("must be 1 next to a search, which repeats loads near its boundary by itself", at=("repetitions",))
+
+    @property
+    def searched(self) -> Range | None:
+        """Return the range of a search, or None."""
+        found = self.request_rate or self.concurrency
+        return found.search if isinstance(found, CountSearch | RateSearch) else None
+
+    def at(self, load: float, repetitions: int) -> Self:
+        """Return the workload with this one load in place of its search."""
+        update: dict[str, object] = {"repetitions": repetitions}
+        if isinstance(self.request_rate, RateSearch):
+            return self.model_copy(update=update | {"request_rate": (float(load),)})
+        if self.requests and not self.duration:
+            update["requests"] = (max(self.requests[0], REQUESTS_PER_SLOT * math.ceil(load)),)
+        return self.model_copy(update=update | {"concurrency": (int(load),)})
+
+    @property
+    def rates(self) -> tuple[float, ...] | None:
+        """Return the request rates; None without one, or if servemark searches it."""
+        return self.request_rate if isinstance(self.request_rate, tuple) else None
+
+    @property
+    def concurrencies(self) -> tuple[int, ...] | None:
+        """Return the concurrencies; None without one, or if servemark searches it."""
+        return self.concurrency if isinstance(self.concurrency, tuple) else None
 
     def requests_of(self, loads: int) -> tuple[int, ...]:
         """Return the number of requests of each load."""
         if self.requests is None:
-            assert self.request_rate and self.duration, "checked above"
-            return tuple(max(1, round(rate * self.duration)) for rate in self.request_rate)
+            assert self.rates and self.duration, "checked above"
+            return tuple(max(1, round(rate * self.duration)) for rate in self.rates)
         return self.requests if len(self.requests) > 1 else self.requests * loads
 
     @property
     def prompts(self) -> AnyPrompts:
         """Return the prompts as plan and measurement record them."""
         return _PROMPTS.validate_python(self.model_dump(exclude=set(Load.model_fields)))
+
+
+def _ends(given: tuple[float, ...] | CountSearch | RateSearch | None) -> tuple[float, ...] | None:
+    """Return the loads, or both ends of a search."""
+    return (given.search.low, given.search.high) if isinstance(given, CountSearch | RateSearch) else given
 
 
 class RandomWorkload(Load, RandomPrompts):

@@ -12,6 +12,7 @@ from servemark import supervisor
 from servemark.deployment import attempts, executors, node_checks, telemetry
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, new_scratch, on_node
+from servemark.deployment.search import missing_trials
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
@@ -43,7 +44,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     replay = Cluster(deployment=plan.deployment, replay=True)
 
     def complete() -> bool:
-        return not hold and not ledger.missing(keys)
+        return not hold and not ledger.missing(keys) and not missing_trials(here.config, plan, ledger)
 
     if complete():
         progress.say(f"all {len(keys)} points are in the ledger: nothing is started")

@@ -10,11 +10,12 @@ from typing import Any
 import httpx
 
 from servemark import supervisor
-from servemark.deployment import attempts, counters, fabric, telemetry, transport
+from servemark.deployment import attempts, counters, fabric, telemetry
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.counters import Scrape
 from servemark.deployment.point_progress import PointProgress
+from servemark.deployment.recall import recalled
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
@@ -22,8 +23,8 @@ from servemark.files import storage
 from servemark.measurement import reasons, verdict
 from servemark.measurement.counters import sent_warmups
 from servemark.measurement.key import point_parts
-from servemark.measurement.ledger import PASSING, Ledger, file_sha256, is_keepable
-from servemark.measurement.raw import RawError, read_raw
+from servemark.measurement.ledger import Ledger, file_sha256, is_keepable
+from servemark.measurement.raw import RawError
 from servemark.measurement.verdict import ServerFacts
 from servemark.nodes import allocation
 from servemark.records import (
@@ -53,14 +54,21 @@ class Measuring:
     ledger: Ledger
 
     def run(self, name: str, ready_path: Path, raw_path: Path) -> Measurement:
+        """Return the record of a planned point; see :meth:`point`."""
+        return self.point(next(p for p in self.here.plan.points if p.load.name == name), ready_path, raw_path)
+
+    def point(self, point: PlannedPoint, ready_path: Path, raw_path: Path, shown: str = "") -> Measurement:
         """Return the point's record, and write its per-request results to ``raw_path`` (``{}`` if there are none).
 
         If the deployment failed or has ended, the record is INVALID and states that.
+
+        Args:
+            shown: name of the point for the display of progress; default: its own.
         """
-        point = next(p for p in self.here.plan.points if p.load.name == name)
+        name = point.load.name
         raw_path.parent.mkdir(parents=True, exist_ok=True)
         if found := self._from_ledger(point, raw_path):
-            self.here.progress.say(f"{name}: measured before, taken from the ledger", point=_finished_point(found, from_ledger=True))
+            self.here.progress.say(f"{name}: measured before, taken from the ledger", point=_finished_point(found, shown, from_ledger=True))
             return found
         for warning in self.ledger.warnings:
             self.here.progress.say(f"warning: {warning}")
@@ -68,7 +76,7 @@ class Measuring:
         if ready is None or failure:
             record = self._lost(point, failure)
             why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/{supervisor.LOG}"
-            self.here.progress.say(f"{name}: not measured, because the deployment failed: {why}", point=_finished_point(record))
+            self.here.progress.say(f"{name}: not measured, because the deployment failed: {why}", point=_finished_point(record, shown))
             self.here.check()
             write_atomically(raw_path, NO_RESULTS)
             return record
@@ -76,7 +84,7 @@ class Measuring:
         record = self._measure(point, ready, raw_path)
         if is_keepable(record):
             self._keep(point, record, raw_path)
-        self.here.progress.say(f"{name}: {_words(record)}", point=_finished_point(record, seconds=time.monotonic() - begun))
+        self.here.progress.say(f"{name}: {_words(record)}", point=_finished_point(record, shown, seconds=time.monotonic() - begun))
         return record
 
     def _keep(self, point: PlannedPoint, record: Measurement, raw_path: Path) -> None:
@@ -91,24 +99,13 @@ class Measuring:
             self.here.progress.say(f"what to do: {refused.do}")
 
     def _from_ledger(self, point: PlannedPoint, raw_path: Path) -> Measurement | None:
-        stored = self.ledger.find(point.key)
-        if stored is None:
+        found = recalled(self.ledger, point, self.here.plan, self.here.config)
+        if found is None:
             return None
+        record, stored = found
         self.here.check()
         stored.copy_raw(raw_path)
-        # Thresholds are not in the ledger key, so a stored measurement is judged again.
-        facts = replace(ServerFacts.of(stored.record), same_process=True, client_exit_code=0)
-        # The ledger key does not contain the transport. A deployment with another one than required is not started.
-        if facts.slow_transport is None and self.here.config.cluster:
-            wanted, topology = self.here.config.cluster.require_transport, self.here.plan.topology
-            facts = replace(facts, slow_transport=transport.unmet(wanted, stored.record.transport_kind, topology))
-        judgement = verdict.judge(read_raw(raw_path), point.load, self.here.config.verdict, facts)
-        if any(reason.code in PASSING for reason in judgement.reasons):
-            # Stored before this check existed: remove it, so that the point is measured again.
-            self.ledger.forget(point.key, stored.record.raw_sha256)
-            return None
-        names = {"deployment": self.here.plan.deployment, "load": point.load, "raw": raw_path.name}
-        return verdict.judged(stored.record.model_copy(update=names), judgement)
+        return record.model_copy(update={"raw": raw_path.name})
 
     def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
         """Return the live record if the deployment is up, and the failure that prevents the measurement, if any."""
@@ -261,9 +258,9 @@ class Measuring:
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
 
-def _finished_point(record: Measurement, **more: Any) -> dict[str, Any]:
+def _finished_point(record: Measurement, shown: str, **more: Any) -> dict[str, Any]:
     """Return what the display of progress needs of a finished point."""
-    return {"phase": "finished", "name": record.load.name, "verdict": record.verdict, **more}
+    return {"phase": "finished", "name": shown or record.load.name, "verdict": record.verdict, **more}
 
 
 def _counted(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, Scrape]:

@@ -100,6 +100,8 @@ class RunState:
             self.finished.discard(key)
             return
         self.finished.add(key)
+        # An ended search needs no further trials.
+        self.finished |= {(deployment, str(name)) for name in point.get("unused", ())}
         self.from_ledger += bool(point.get("from_ledger"))
         if "seconds" in point:
             self._seconds.setdefault(_load(key[1]), []).append(float(point["seconds"]))

@@ -3,6 +3,7 @@
 Targets decide no verdict and are in no ledger key. They are applied to stored per-request results, so that changing them measures nothing.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class Attainment:
         share: requests that keep every limit, over all requests of the part. Of several limits of one latency, the largest counts.
         requests_per_s: completed requests per second that keep every limit (goodput).
         tokens_per_s: their output tokens per second.
+        ratio: a percentile over its limit, the largest of all targets; infinite if too few requests completed for a percentile.
     """
 
     part: Literal["steady state", "whole run"]
@@ -45,6 +47,7 @@ class Attainment:
     share: float
     requests_per_s: float
     tokens_per_s: float
+    ratio: float
 
 
 def targets(config: Mapping[str, Any]) -> dict[str, Targets]:
@@ -112,11 +115,17 @@ def _attainment(
     def within(request: Request, latency: str, limit: float) -> bool:
         return MS * LATENCIES[latency](request) <= limit
 
+    asked = [(latency, PERCENTILES[name], limit) for latency, limits in wanted.items() for name, limit in limits.items()]
     met = all(
-        100 * sum(within(request, latency, limit) for request in completed) >= PERCENTILES[name] * len(requests)
-        for latency, limits in wanted.items()
-        for name, limit in limits.items()
+        100 * sum(within(request, latency, limit) for request in completed) >= percentile * len(requests)
+        for latency, percentile, limit in asked
     )
+
+    def ratio(latency: str, percentile: int, limit: float) -> float:
+        least = math.ceil(percentile * len(requests) / 100)
+        values = sorted(MS * LATENCIES[latency](request) for request in completed)
+        return values[least - 1] / limit if least <= len(values) else math.inf
+
     good = [request for request in completed if all(within(request, latency, max(limits.values())) for latency, limits in wanted.items())]
     tokens = sum(request.output_tokens for request in completed)
     return Attainment(
@@ -125,4 +134,5 @@ def _attainment(
         share=len(good) / len(requests),
         requests_per_s=request_rate * len(good) / len(completed) if completed else 0.0,
         tokens_per_s=token_rate * sum(request.output_tokens for request in good) / tokens if tokens else 0.0,
+        ratio=max(ratio(*one) for one in asked),
     )

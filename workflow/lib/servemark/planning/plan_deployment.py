@@ -19,7 +19,7 @@ from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
 from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
 from servemark.planning.software import require_software, turned_off
-from servemark.records import Argument, EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, Strict
+from servemark.records import Argument, EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, PlannedSearch, Strict
 from servemark.weights.architecture import Architecture
 
 
@@ -32,6 +32,7 @@ class DeploymentSpec(Strict):
             variables of ``cluster`` and ``deployment``. The ledger key makes no difference between them.
         contents: path in options or variables -> sha256 of its content.
         served_name: None for the model's key in the configuration.
+        searches, ends: the searches, and the load points at both ends of each: the plan allows for them and does not list them.
     """
 
     deployment: Deployment
@@ -41,6 +42,8 @@ class DeploymentSpec(Strict):
     inherited: dict[str, str] = {}
     contents: dict[str, str] = {}
     served_name: str | None = None
+    searches: tuple[PlannedSearch, ...] = ()
+    ends: tuple[LoadPoint, ...] = ()
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
@@ -49,7 +52,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     PlanRefused: the environment cannot serve on this hardware, options or topology are illegal, or the memory is too small. The message
     has all reasons.
     """
-    deployment, points, cluster, inherited = spec.deployment, spec.points, spec.cluster, spec.inherited
+    deployment, points, cluster, inherited = spec.deployment, spec.points + spec.ends, spec.cluster, spec.inherited
     architecture = Architecture.from_config(manifest.config)
     topology = deployment.topology.record()
     variables = (dict(cluster.variables) if cluster else {}) | deployment.variables
@@ -93,7 +96,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         modules=modules,
         interface=cluster.interface if cluster else None,
     )
-    planned = tuple(PlannedPoint(load=load, key=key.digest(share, key.point_parts(load))) for load in points)
+    planned = tuple(PlannedPoint(load=load, key=key.digest(share, key.point_parts(load))) for load in spec.points)
     demand = Demand(architecture, server, options, variables, points, estimate, hardware, check, inherited)
     return Plan(
         deployment=name,
@@ -111,6 +114,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         estimate=estimate,
         warnings=(*kernels, *advise(demand).values(), *check.warnings),
         points=planned,
+        searches=spec.searches,
         contents=spec.contents,
         key_format=key.FORMAT,
         key_parts=share,

@@ -52,7 +52,8 @@ from servemark.records.measurement import (
     Timeline,
 )
 from servemark.records.options import Argument
-from servemark.records.plan import Estimate, Plan, PlannedPoint, Plans, record_files
+from servemark.records.plan import Estimate, Plan, Plans, read_with_trials, record_files
+from servemark.records.search import PlannedPoint, PlannedSearch, Search, SearchTrial
 from servemark.records.steady import Steady, SteadyLatency
 from servemark.records.telemetry import GpuTelemetry, NodeTelemetry, Telemetry, TelemetryTimeline
 from servemark.records.topology import Topology
@@ -64,8 +65,8 @@ __all__ = [
     "Comparison", "Container", "DaemonState", "Difference", "Endpoint", "EndpointStatus", "EngineCounters", "Environment",
     "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware", "Held",
     "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "OneSided",
-    "Part", "Plan", "PlannedPoint", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT",
-    "Replica", "ReplicaStartup", "RuntimeName", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "Startup", "StartupPhase",
-    "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topology", "record_files",
-    "replacing", "utc_now", "write_atomically",
+    "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason",
+    "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace",
+    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry",
+    "TelemetryTimeline", "Timeline", "Topology", "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from servemark.records.base import Record, Strict
 from servemark.records.load_point import LoadPoint, embed
+from servemark.records.search import PlannedPoint, PlannedSearch, Search
 from servemark.records.topology import Topology
 
 
@@ -24,13 +25,6 @@ class Estimate(Strict):
         default=0, description="bytes of the Mamba or linear attention states of one request, on one rank; 0: no such layers"
     )
     not_estimated: str | None = Field(default=None, description="why the KV cache is not estimated; null: it is")
-
-
-class PlannedPoint(Strict):
-    """One load point of a deployment, with the ledger key of its measurement."""
-
-    load: LoadPoint
-    key: str = Field(description="ledger key, sha256 hex")
 
 
 class Plan(Record):
@@ -55,6 +49,7 @@ class Plan(Record):
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()
     points: tuple[PlannedPoint, ...]
+    searches: tuple[PlannedSearch, ...] = Field(default=(), description="run after the points; their trials are in search.json")
     contents: dict[str, str] = Field(default={}, description="path in options or variables -> sha256 of its content, which is in the key")
     key_format: int = Field(default=2, description="form of the ledger keys")
     key_parts: dict[str, Any] = Field(description="the deployment's part of every point's ledger key")
@@ -63,6 +58,11 @@ class Plan(Record):
     def loads(self) -> list[LoadPoint]:
         """The load points without their ledger keys."""
         return [point.load for point in self.points]
+
+    def with_trials(self, searches: Iterable[Search]) -> "Plan":
+        """Return the plan with the trials of its searches as further points."""
+        trials = tuple(trial.point for search in searches for trial in search.trials)
+        return self.model_copy(update={"points": self.points + trials}) if trials else self
 
     def load_of(self, workload: str) -> LoadPoint | None:
         """Return the first load point of a workload; all of them have the same kind of prompts and the same target."""
@@ -79,14 +79,21 @@ class Plan(Record):
         return data | {"points": [embed(point) for point in data["points"]]} if version == 1 else None
 
 
+def read_with_trials(deployment: Path) -> Plan:
+    """Return the plan in a deployment's folder with the trials of its ended searches; raise ServemarkError if it cannot be read."""
+    plan = Plan.read(deployment / "plan.json")
+    paths = [Search.path(deployment, search.workload) for search in plan.searches]
+    return plan.with_trials([Search.read(path) for path in paths if path.exists()])
+
+
 def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
-    """Return the paths of all planned points' records; raise ServemarkError if a plan is missing or unreadable."""
+    """Return the paths of the records of all planned points and trials; raise ServemarkError if a plan cannot be read."""
     folders = [run_folder / "deployments" / name for name in deployments]
-    return [folder / "points" / f"{load.name}.json" for folder in folders for load in Plan.read(folder / "plan.json").loads]
+    return [folder / "points" / f"{load.name}.json" for folder in folders for load in read_with_trials(folder).loads]
 
 
 class Plans(Record):
     """Every deployment of the run has a plan. confirm_plans writes it; nothing starts without it."""
 
     KIND = "plans"
-    load_points: dict[str, int] = Field(description="number of load points by deployment")
+    load_points: dict[str, int] = Field(description="number of load points by deployment, with the most trials of its searches")

@@ -94,7 +94,7 @@ def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Itera
             gap(record.failure)
     for item in mine:
         if item.verdict == "INVALID":
-            gap(item.failure or _objection(data.run, item)).points.append(formatting.point(item.load))
+            gap(item.failure or _objection(data, item)).points.append(formatting.point(item.load))
         elif item.failure is not None:
             gap(item.failure)
     plan = data.plans.get(deployment)
@@ -114,8 +114,10 @@ def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Itera
     yield from found.values()
 
 
-def _objection(run: str, item: Measurement) -> Failure:
+def _objection(data: RunRecords, item: Measurement) -> Failure:
     """Return a failure made from the reasons of an INVALID measurement that has none."""
+    run, trials = data.run, (trial for search in data.searches.get(item.deployment, ()) for trial in search.trials)
+    searched = item.load.name in {trial.point.load.name for trial in trials}
     remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     again = (
         "Rerun the same command: servemark measures points again that were INVALID for the first time. To measure a permanent gap "
@@ -126,6 +128,7 @@ def _objection(run: str, item: Measurement) -> Failure:
         stage="measure",
         reason=" ".join(reason.code for reason in item.reasons) or "no_reason_recorded",
         detail="; ".join(reason.detail for reason in item.reasons) or "The record gives no reason.",
-        log=f"results/{run}/logs/measure/{item.deployment}/{item.load.name}.log",
+        log=f"results/{run}/logs/{'search' if searched else 'measure'}/{item.deployment}/"
+        f"{item.load.workload if searched else item.load.name}.log",
         remedy=" ".join((*dict.fromkeys(filter(None, remedies)), again)),
     )

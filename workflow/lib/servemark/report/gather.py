@@ -69,6 +69,7 @@ class RunRecords:
     checks: dict[str, records.EnvironmentCheck] = field(default_factory=dict)
     manifests: dict[str, records.Manifest] = field(default_factory=dict)
     plans: dict[str, records.Plan] = field(default_factory=dict)
+    searches: dict[str, list[records.Search]] = field(default_factory=dict)
     fabrics: dict[str, records.Fabric] = field(default_factory=dict)
     startups: dict[str, records.Startup] = field(default_factory=dict)
     stopped: dict[str, records.Stopped] = field(default_factory=dict)
@@ -228,7 +229,9 @@ def _deployment(found: RunRecords, name: str) -> None:
     if plan.deployment != name:
         found.wrong.append(broken(f"{place}/plan.json contains the plan of deployment {plan.deployment!r}."))
         return
-    found.plans[name] = plan
+    paths = [records.Search.path_name(name, one.workload) for one in plan.searches]
+    found.searches[name] = [search for path in paths if (search := found.take(records.Search, path))]
+    plan = found.plans[name] = plan.with_trials(found.searches[name])
     _into(found, records.Fabric, found.fabrics, f"{place}/fabric.json")
     _into(found, records.Startup, found.startups, f"{place}/startup.json")
     _into(found, records.Stopped, found.stopped, f"{place}/stopped.json")

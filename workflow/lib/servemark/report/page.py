@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.machine import visible_gpus
+from servemark.measurement import search
 from servemark.measurement.intervals import LEAST
 from servemark.records.restarts import configured
 from servemark.report import (
@@ -241,7 +242,7 @@ def _template(name: str) -> Any:
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     modules = {"columns": columns, "comparison": comparison, "LEAST": LEAST, "starting": starting, "views": views}
-    environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding}
+    environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding, "words_of": search.words}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
     environment.filters |= {name: getattr(formatting, name) for name in names}
     # "count" is Jinja's own name for the length.

@@ -7,6 +7,7 @@ from typing import Any
 
 from servemark.measurement import slo
 from servemark.measurement.slo import PERCENTILES, Attainment, Targets
+from servemark.records import Search
 from servemark.records.restarts import configured
 from servemark.report import charts, comparable, comparison, formatting, views
 from servemark.report.comparison import OUTPUT, Point, Ratio, Spread
@@ -60,6 +61,11 @@ class Workload:
     state: str
     lines: tuple[Line, ...]
     choices: tuple[Choice, ...]
+    searches: tuple[Search, ...] = ()
+
+    def search_of(self, deployment: str) -> Search | None:
+        """Return the search on a deployment, or None."""
+        return next((one for one in self.searches if one.deployment == deployment), None)
 
     @property
     def words(self) -> str:
@@ -90,8 +96,9 @@ def workloads(points: Sequence[Point], data: RunRecords) -> list[Workload]:
             )
             for point in mine
         )
+        searches = tuple(one for found in data.searches.values() for one in found if one.asked.workload == name)
         if lines:
-            result.append(Workload(name, wanted, state, lines, tuple(_choices(lines, data))))
+            result.append(Workload(name, wanted, state, lines, tuple(_choices(lines, searches, data)), searches))
     return result
 
 
@@ -101,17 +108,26 @@ def devices(point: Point, data: RunRecords) -> int:
     return plan.asked_by(point["workload"]).world_size if plan and data.machine.accelerator != "cpu" else 1
 
 
-def _choices(lines: Sequence[Line], data: RunRecords) -> Iterable[Choice]:
+def _choices(lines: Sequence[Line], searches: Sequence[Search], data: RunRecords) -> Iterable[Choice]:
     names = sorted({line.point["deployment"] for line in lines} & set(data.plans))
     identities, differences = comparable.identities(data), comparable.differences(data, names)
     for identity, differs in differences.items():
         mine = [line for line in lines if identities.get(line.point["deployment"]) == identity]
-        yield _choice(differs, mine)
+        yield _choice(differs, [line for line in mine if _can_be_chosen(line, searches)])
+
+
+def _can_be_chosen(line: Line, searches: Sequence[Search]) -> bool:
+    """Return whether a load meets the targets: the lower end of the bracket where a search found one, else any load that does."""
+    point = line.point
+    for search in searches:
+        if search.deployment == point["deployment"]:
+            return search.meets in (point["concurrency"], point["request_rate_per_s"]) and search.meets is not None
+    return bool(line.met)
 
 
 def _choice(differs: str, lines: Sequence[Line]) -> Choice:
-    """Return the best of comparable loads. A VALID load is preferred to a SUSPECT one, whatever their throughput."""
-    meeting = [(line, line.output) for line in lines if line.met and line.output]
+    """Return the best of comparable loads that meet the targets. VALID loads come before SUSPECT ones, whatever their throughput."""
+    meeting = [(line, line.output) for line in lines if line.output]
     meeting.sort(key=lambda pair: (pair[0].point["verdict"] == "VALID", pair[1].median), reverse=True)
     if not meeting:
         return Choice(differs, None)

@@ -8,7 +8,7 @@ makes a permanent gap.
 import fnmatch
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from servemark.measurement import repetitions
 from servemark.measurement.ledger import Ledger
 from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.progress import Progress
-from servemark.records import Check, Measurement, write_atomically
+from servemark.records import Check, Measurement, Search, write_atomically
 from servemark.report import gather, table, terminal
 
 QUOTED_LINES = 3
@@ -49,7 +49,8 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
     found = {path: Measurement.read(path) for path in records}
     collected = repetitions.judged(list(found.values()), repetitions.limit(run.config))
     rejected = run_folder / "rejected"
-    decisions = decide(found, _read_rejected(rejected, {record.deployment for record in found.values()}), accept_invalid)
+    before = _read_rejected(rejected, {record.deployment for record in found.values()})
+    decisions = decide(found, before, accept_invalid, _missed(run.searches))
     moved, holes = ([decision for decision in decisions if decision.action == action] for action in ("move", "hole"))
     for decision in moved:
         reject(decision.path, decision.record, rejected)
@@ -72,9 +73,17 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
 
 
 def decide(
-    records: Mapping[Path, Measurement], rejected: Iterable[Measurement], accept_invalid: bool | Sequence[str]
+    records: Mapping[Path, Measurement],
+    rejected: Iterable[Measurement],
+    accept_invalid: bool | Sequence[str],
+    missed: Collection[str] = (),
 ) -> tuple[Decision, ...]:
-    """Return what happens to each record, sorted by deployment and point. ``rejected``: records of earlier rejections."""
+    """Return what happens to each record, sorted by deployment and point.
+
+    Args:
+        rejected: records of earlier rejections.
+        missed: DEPLOYMENT/POINT of trials whose load was too high for the server. The search counts them, so none is measured again.
+    """
     patterns = accept_invalid if not isinstance(accept_invalid, bool) else ["*"] if accept_invalid else []
     seen = {(_name(record), record.key, reason_codes(record)) for record in rejected if not _skipped(record)}
     decisions = []
@@ -84,11 +93,19 @@ def decide(
             decisions.append(Decision(path, record, "keep"))
         elif any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             decisions.append(Decision(path, record, "hole", "accepted by accept_invalid"))
+        elif name in missed:
+            decisions.append(Decision(path, record, "hole", "the search counts it as a load that misses the targets"))
         elif (name, record.key, codes) in seen and not codes & OUTSIDE and not _skipped(record):
             decisions.append(Decision(path, record, "hole", "INVALID again for the same reason"))
         else:
             decisions.append(Decision(path, record, "move"))
     return tuple(decisions)
+
+
+def _missed(searches: Mapping[str, Sequence[Search]]) -> set[str]:
+    """Return DEPLOYMENT/POINT of each INVALID trial that its search counts as a miss."""
+    trials = ((name, trial) for name, found in searches.items() for search in found for trial in search.trials)
+    return {f"{name}/{trial.point.load.name}" for name, trial in trials if trial.verdict == "INVALID" and trial.decision == "misses"}
 
 
 def _skipped(record: Measurement) -> bool:
@@ -152,6 +169,8 @@ def _causes(record: Measurement) -> list[tuple[str, str, str, str]]:
         # RUN/deployments/NAME/attempts/NUMBER
         run_folder = record.attempt.partition("/deployments/")[0]
         log = f"{run_folder}/logs/measure/{record.deployment}/{record.load.name}.log"
+        of_search = f"{run_folder}/logs/search/{record.deployment}/{record.load.workload}.log"
+        log = of_search if Path(of_search).exists() and not Path(log).exists() else log
     return [(reason.code, reason.detail, log, remedy(reason.code)) for reason in record.reasons if reason.severity == "INVALID"] or [
         ("unknown", "The record contains no reason.", log, DEFAULT_REMEDY)
     ]

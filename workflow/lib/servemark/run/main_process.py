@@ -22,7 +22,9 @@ from servemark.config.expand import expand, points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
 from servemark.config.restarts import starts
+from servemark.config.searches import searches
 from servemark.deployment import attempts, how_to_use
+from servemark.deployment.search import trial_names
 from servemark.display import screen
 from servemark.display.display import Display
 from servemark.display.queue import Queue
@@ -31,7 +33,7 @@ from servemark.errors import ConfigError, ServemarkError
 from servemark.files import folder_name, private, storage
 from servemark.machine import git_state
 from servemark.processes import identity
-from servemark.records import LoadPoint, Measurement, write_atomically
+from servemark.records import LoadPoint, Measurement, PlannedSearch, Search, write_atomically
 from servemark.run import restore, run_lock, signals
 from servemark.run import scheduled as scheduled_run
 from servemark.supervisor import ownership
@@ -49,6 +51,7 @@ class Experiment:
     config: Config
     points: Mapping[str, tuple[LoadPoint, ...]]
     before: Mapping[tuple[str, str], str | None] = field(repr=False)
+    searches: Mapping[str, tuple[PlannedSearch, ...]] = field(default_factory=dict)
     executes: bool = False
 
     @classmethod
@@ -60,7 +63,7 @@ class Experiment:
             for name, chain in every.items()
             for point, earlier in zip(chain, [None, *chain], strict=False)
         }
-        return cls(config, every, before)
+        return cls(config, every, before, {name: searches(config, name) for name in every})
 
     @property
     def folder(self) -> Path:
@@ -140,7 +143,7 @@ def load(
             raise
         _print([refused.message()])
         sys.exit(refused.exit_code)
-    longest = max(map(len, experiment.points.values()))
+    longest = max(len(chain) + len(experiment.searches[name]) for name, chain in experiment.points.items())
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _FRAMES_PER_POINT * longest))
     return experiment
 
@@ -231,7 +234,7 @@ def begin(experiment: Experiment) -> None:
     logging.getLogger("snakemake.logging").addFilter(_tells_something)
     (experiment.folder / "summary.txt").unlink(missing_ok=True)
     scheduled = experiment.config.cluster is not None
-    state = RunState({name: tuple(point.name for point in found) for name, found in experiment.points.items()}, at_once=scheduled)
+    state = RunState({name: _names(experiment, name) for name in experiment.points}, at_once=scheduled)
     state.finished |= _measured_before(experiment)
     _State.display = Display(experiment.folder, state, how_to_use.check_reach, Queue.of(experiment.folder) if scheduled else None)
     signals.before_exit(_State.display.release)
@@ -245,10 +248,22 @@ def begin(experiment: Experiment) -> None:
     _State.display.start()
 
 
+def _names(experiment: Experiment, deployment: str) -> tuple[str, ...]:
+    """Return the names of a deployment's load points; those of trials are numbers, because their loads are not known."""
+    trials = [name for one in experiment.searches[deployment] for name in trial_names(one)]
+    return (*(point.name for point in experiment.points[deployment]), *trials)
+
+
 def _measured_before(experiment: Experiment) -> set[tuple[str, str]]:
-    """Return deployment and name of the load points that have a record."""
-    every = ((name, point.name) for name, found in experiment.points.items() for point in found)
-    return {(name, point) for name, point in every if (experiment.folder / "deployments" / name / "points" / f"{point}.json").exists()}
+    """Return deployment and name of the load points that have a record, and of the trials of ended searches."""
+    folders = {name: experiment.folder / "deployments" / name for name in experiment.points}
+    points = ((name, point.name) for name, found in experiment.points.items() for point in found)
+    ended = (
+        (name, one) for name, found in experiment.searches.items() for one in found if Search.path(folders[name], one.workload).exists()
+    )
+    return {(name, point) for name, point in points if (folders[name] / "points" / f"{point}.json").exists()} | {
+        (name, trial) for name, one in ended for trial in trial_names(one)
+    }
 
 
 def end(experiment: Experiment, success: bool) -> None:

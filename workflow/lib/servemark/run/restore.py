@@ -13,7 +13,7 @@ from servemark.environments.build import MARKER, is_changed
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
 from servemark.progress import Progress
-from servemark.records import Environment, Manifest, Measurement, Plan
+from servemark.records import Environment, Manifest, Measurement, Plan, Search
 from servemark.weights.manifest import verify
 
 
@@ -71,8 +71,22 @@ def _has_changed(environment: Environment, config: Config) -> bool:
     return False
 
 
+def _plan(deployment: Path) -> Plan | None:
+    """Return the plan with the trials of its searches. Delete the record of a search if the record of one of its trials is missing."""
+    plan, ended = Plan.read_or_none(deployment / "plan.json"), []
+    for asked in plan.searches if plan else ():
+        path = Search.path(deployment, asked.workload)
+        search = Search.read_or_none(path)
+        names = [f"{trial.point.load.name}{end}" for trial in search.trials for end in (".json", ".requests.json")] if search else []
+        if all((deployment / "points" / name).exists() for name in names):
+            ended += [search] if search else []
+        else:
+            path.unlink()
+    return plan and plan.with_trials(ended)
+
+
 def _restored(deployment: Path, ledger: Ledger) -> int:
-    plan, count = Plan.read_or_none(deployment / "plan.json"), 0
+    plan, count = _plan(deployment), 0
     for point in plan.points if plan else ():
         path = deployment / "points" / f"{point.load.name}.json"
         if ledger.has(point.key) or not (record := Measurement.read_or_none(path)):

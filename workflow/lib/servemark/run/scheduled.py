@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from servemark.config.expand import points
 from servemark.config.model import Config
 from servemark.config.restarts import deployment_of, starts
+from servemark.config.searches import most_points
+from servemark.deployment.search import missing_trials
 from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation_request as requests
@@ -104,7 +105,7 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
     wanted = []
     for name in starts(config):
         count = missing_points(config, folder / "deployments" / name / "plan.json")
-        wanted.append(deployment_request(config, name, len(points(config, name)) if count is None else count))
+        wanted.append(deployment_request(config, name, most_points(config, name) if count is None else count))
     wanted += small_requests(config)
     try:
         preflight.check(wanted, say, patience_s=patience_s)
@@ -176,9 +177,11 @@ def share(config: Config) -> dict[str, Any] | None:
 
 
 def missing_points(config: Config, plan: Path) -> int | None:
-    """Return the number of points of a planned deployment that are not in the ledger; None without a plan."""
-    found = Plan.read_or_none(plan)
-    return None if found is None else len(Ledger(config.ledger_folder).missing(point.key for point in found.points))
+    """Return the number of points and trials of a planned deployment that are not in the ledger, at most; None without a plan."""
+    found, ledger = Plan.read_or_none(plan), Ledger(config.ledger_folder)
+    if found is None:
+        return None
+    return len(ledger.missing(point.key for point in found.points)) + missing_trials(config, found, ledger)
 
 
 def _gpus_there(config: Config) -> bool:

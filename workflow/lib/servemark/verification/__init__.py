@@ -26,7 +26,7 @@ from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.columns import COLUMNS
 from servemark.report.gather import RunRecords
-from servemark.verification import experiment, identity, ran, sealed, stated
+from servemark.verification import experiment, identity, ran, sealed, searched, stated
 from servemark.verification.facts import Finding, NotChecked
 from servemark.verification.ran import Span
 from servemark.verification.sampled import compare_telemetry
@@ -177,6 +177,7 @@ def contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[
     yield from identity.check(found, older=sealed_by.older)
     yield from experiment.check(found, older=sealed_by.older)
     yield from ran.check(found, spans, older=sealed_by.older)
+    yield from searched.check(found, older=sealed_by.older)
     # A lower format would switch off the checks of later ones.
     if sealed_by.format < STATES_THRESHOLDS and any(item.thresholds for item in found.measurements):
         what = f"records state thresholds (format {STATES_THRESHOLDS} and later)"

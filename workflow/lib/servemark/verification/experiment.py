@@ -1,6 +1,6 @@
 """Check that plans and load points are those that the configuration in ``config.json`` asks for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,12 +9,14 @@ from servemark.config.cuda_graphs import WORKLOAD
 from servemark.config.expand import expand, points
 from servemark.config.model import Config, Deployment
 from servemark.config.restarts import deployment_of, starts
+from servemark.config.searches import ends, searches, trial
 from servemark.errors import ServemarkError
 from servemark.launch import random_weights
 from servemark.measurement import key
+from servemark.measurement.search import REPEATS
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, software
-from servemark.records import LoadPoint, Plan
+from servemark.records import LoadPoint, Plan, Search
 from servemark.report.gather import RunRecords
 from servemark.verification.facts import Finding, NotChecked, Stated, differ, guarded
 
@@ -43,7 +45,7 @@ def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
         deployment = deployment_of(config, name)
         what = f"deployments/{name}/plan.json"
         yield from guarded(what, _deployment(found, config, plan, deployment, older))
-        yield from guarded(what, _points(config, plan, older))
+        yield from guarded(what, _points(config, plan, found.searches.get(name, ()), older))
 
 
 def read(data: Mapping[str, Any]) -> Config:
@@ -119,7 +121,8 @@ def _options(found: RunRecords, config: Config, plan: Plan, asked: Deployment, o
         options = {name: plan.options.get(name) if name in words else value for name, value in options.items()}
         options = {name: value for name, value in options.items() if name not in words or name in plan.options}
     else:
-        options, _ = cuda_graphs.resolve(options, plan.topology, points(config, plan.deployment), found.machine)
+        wanted = points(config, plan.deployment) + ends(config, plan.deployment)
+        options, _ = cuda_graphs.resolve(options, plan.topology, wanted, found.machine)
     model = config.models[asked.model]
     options |= {"trust-remote-code": True} if model.trust_remote_code else {}
     if model.load_format == "dummy":
@@ -129,9 +132,16 @@ def _options(found: RunRecords, config: Config, plan: Plan, asked: Deployment, o
     return options
 
 
-def _points(config: Config, plan: Plan, older: bool) -> Iterator[str]:
+def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) -> Iterator[str]:
     name, file = plan.deployment, f"deployments/{plan.deployment}/plan.json"
-    asked, planned = ({load.name: load for load in loads} for loads in (points(config, name), plan.loads))
+    yield from differ(f"{name}: searches", Stated(file, plan.searches), Stated(CONFIG, searches(config, name)))
+    trials = [
+        trial(config, name, search.asked.workload, one.value, one.point.load.repetition)
+        for search in ended
+        for one in search.trials
+        if config.workloads[search.asked.workload].searched and 1 <= one.point.load.repetition <= REPEATS
+    ]
+    asked, planned = ({load.name: load for load in loads} for loads in ([*points(config, name), *trials], plan.loads))
     for point in sorted(asked.keys() - planned.keys()):
         yield f"{name} {point}: {CONFIG} asks for this load point, {file} does not plan it."
     for point in sorted(planned.keys() - asked.keys()):

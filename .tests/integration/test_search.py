@@ -1,0 +1,76 @@
+"""A search on the stand-in, whose capacity is known: trials, result, report, archive, and an interrupted search that continues."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from integration.harness import RUN, Checkout
+from servemark import verification
+from servemark.records import Search
+from servemark.report import gather
+from servemark.verification import searched
+
+CAPACITY, PACE_MS = 4, 40
+# The stand-in needs 40 ms for a token of up to 4 requests, and 80 ms at 8 requests: the boundary is at 6.
+SERVER = {"STANDIN_CAPACITY": str(CAPACITY), "STANDIN_TOKEN_S": str(PACE_MS / 1000)}
+TRUTH, TARGET_MS = 6, 60
+
+
+def ask(checkout: Checkout) -> None:
+    checkout.keep("a")
+    chat = {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 12, "warmups": 1}
+    chat["concurrency"] = {"search": {"from": 1, "to": 16, "trials": 8}}
+    checkout.config["workloads"] = {"chat": chat}
+    checkout.config["slo"] = {"tpot_ms": {"p50": TARGET_MS}}
+
+
+def search(checkout: Checkout) -> Search:
+    return Search.read(checkout.results / "deployments" / "a" / "searches" / "chat" / "search.json")
+
+
+def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout):
+    ask(checkout)
+    running = checkout.start(**SERVER)
+    checkout.wait_for_progress("chat-c4-r1: ", seconds=120)
+    running.interrupt(signal.SIGKILL)
+    running.wait(30)
+    checkout.assert_all_dead()
+    before = checkout.started_at("a")
+    assert {"chat-c1-r1", "chat-c16-r1"} <= set(before) and not (checkout.results / "report.html").exists()
+
+    done = checkout.run(**SERVER)
+    assert done.rc == 0, done.text
+    found = search(checkout)
+    assert [trial.value for trial in found.trials[:3]] == [1, 16, 4] and len(found.trials) <= 8
+    assert found.meets is not None and found.misses is not None and found.meets <= TRUTH < found.misses + 1
+    after = checkout.started_at("a")
+    assert {name: after[name] for name in before} == before, "the trials of the killed run come from the ledger"
+    names = [trial.point.load.name for trial in found.trials]
+    assert {name for _, name in checkout.rows()} == set(names)
+    assert f"meets at {found.meets:g}" in checkout.report()
+    archived = checkout.archived()
+    assert "deployments/a/searches/chat/search.json" in archived
+    assert {f"deployments/a/points/{name}.json" for name in names} <= set(archived)
+    verified = verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst")
+    assert verified.wrong == () and verified.measurements == len(names)
+
+    run = gather.read(checkout.results)
+    assert list(searched.check(run, older=False)) == []
+    for other in ({"meets": found.misses}, {"trials": found.trials[:-1]}, {"targets": {"tpot_ms": {"p50": 2.0 * TARGET_MS}}}):
+        changed = replace(run, searches={"a": [found.model_copy(update=other)]})
+        assert list(searched.check(changed, older=False)) != [], other
+
+    # Nothing runs again; without the file of a trial the search is made from the ledger.
+    assert checkout.foretold() == set()
+    (checkout.results / "deployments" / "a" / "points" / f"{names[-1]}.json").unlink()
+    again = checkout.run(**SERVER)
+    assert again.rc == 0, again.text
+    assert search(checkout) == found and len(checkout.attempts("a")) == 2, "no server was started"
+
+
+def test_search_without_targets_is_refused(checkout: Checkout):
+    ask(checkout)
+    del checkout.config["slo"]
+    done = checkout.run()
+    assert done.rc == 2 and "workloads.chat.concurrency" in done.text, done.text

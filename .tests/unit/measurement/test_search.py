@@ -1,0 +1,143 @@
+"""The search for the highest load that meets its targets, on trials of a simulated server with a known capacity."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from builders import report_data
+from servemark.measurement import search
+from servemark.measurement.search import CLEAR, REPEATS, Outcome
+from servemark.measurement.slo import Attainment
+from servemark.records import Failure, PlannedSearch, Reason
+
+SEEDS = range(20)
+NOISE = 0.05
+
+
+def asked(variable="concurrency", low=1, high=512, trials=12):
+    return PlannedSearch(workload="chat", variable=variable, low=low, high=high, trials=trials)
+
+
+def valid(load, ratio):
+    return Outcome(load, "VALID", ratio)
+
+
+def simulate(search_of, measure):
+    """Return the last state of a search and its outcomes. ``measure`` is a simulated measurement of one load."""
+    found = []
+    while following := search.state(search_of, found).following:
+        found.append(measure(following[0]))
+    return search.state(search_of, found), found
+
+
+def simulated_server(capacity, seed=0, noise=0.0, suspect=0.0, steepness=1.0):
+    """Return the simulated measurement of a server whose latency is at its limit at ``capacity``, with noise between measurements."""
+    draw = random.Random(seed)
+
+    def measure(load):
+        ratio = (load / capacity) ** steepness * math.exp(draw.gauss(0.0, noise))
+        return Outcome(load, "SUSPECT" if draw.random() < suspect else "VALID", ratio)
+
+    return measure
+
+
+@pytest.mark.parametrize("steepness", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("variable", "low", "high"), [("concurrency", 1, 512), ("request_rate", 0.5, 100.0)])
+def test_bracket_contains_the_capacity_of_a_simulated_server_in_20_of_20_seeds(variable, low, high, steepness):
+    for seed in SEEDS:
+        capacity = math.exp(random.Random(seed).uniform(math.log(2 * low), math.log(high / 2)))
+        server = simulated_server(capacity, seed, NOISE, suspect=0.05, steepness=steepness)
+        state, trials = simulate(asked(variable, low, high, 16), server)
+        assert state.meets is None or state.meets <= capacity, seed
+        assert state.misses is None or capacity < state.misses, seed
+        assert len(trials) <= 16 and (state.meets, state.misses) != (None, None)
+
+
+def test_bracket_without_noise_has_the_width_that_the_trials_allow():
+    state, trials = simulate(asked(trials=20), simulated_server(100.5, steepness=40.0))
+    assert (state.meets, state.misses, state.ended) == (100, 101, "narrow") and len(trials) < 20
+    state, trials = simulate(asked(trials=6), simulated_server(100.5, steepness=40.0))
+    assert [one.load for one in trials] == [1, 512, 23, 109, 50, 74]
+    assert (state.meets, state.misses, state.ended) == (74, 109, "trials_used")
+
+
+def test_ends_of_the_range_give_a_bracket_of_one_side():
+    state, trials = simulate(asked(low=8), simulated_server(2.0))
+    assert (state.meets, state.misses, state.ended, len(trials)) == (None, 8, "from_misses", 1)
+    state, trials = simulate(asked(high=64), simulated_server(900.0))
+    assert (state.meets, state.misses, state.ended, len(trials)) == (64, None, "to_meets", 2)
+
+
+def test_load_near_the_boundary_is_measured_again_and_never_one_of_its_ends():
+    state, trials = simulate(asked(low=1, high=16, trials=10), simulated_server(4.0, noise=NOISE))
+    assert [one.load for one in trials][:5] == [1, 16, 4, 4, 4]
+    assert state.meets is not None and state.misses is not None and state.meets < 4 < state.misses
+
+
+def test_few_trials_decide_only_far_from_the_limit():
+    assert search.decision([valid(4, 1 / CLEAR - 0.01)]) == "meets" and search.decision([valid(4, CLEAR + 0.01)]) == "misses"
+    near = [valid(4, 1.10), valid(4, 1.12), valid(4, 1.11)]
+    assert search.decision(near[:1]) is search.decision(near[:2]) is None
+    assert search.decision(near) == "misses"
+    assert search.decision([valid(4, 0.90), valid(4, 0.91), valid(4, 0.89)]) == "meets"
+    assert search.decision([valid(4, 0.95), valid(4, 1.05), valid(4, 1.01)]) == "open"
+
+
+def test_suspect_trial_is_repeated_and_decides_nothing():
+    suspect = Outcome(4, "SUSPECT", 3.0)
+    assert search.decision([suspect]) is None and search.decision([suspect, valid(4, 3.0)]) == "misses"
+    assert search.decision([suspect] * REPEATS) == "open"
+    state, trials = simulate(asked(trials=9), lambda load: Outcome(load, "SUSPECT", 0.1))
+    assert (state.meets, state.misses) == (None, None)
+    assert [one.load for one in trials][: 2 * REPEATS] == [1] * REPEATS + [512] * REPEATS
+
+
+def test_too_few_requests_leave_a_load_open_without_repetition():
+    assert search.decision([valid(4, None)]) == "open"
+
+
+def test_invalid_trial_ends_the_search_and_overload_is_a_miss():
+    state, trials = simulate(asked(), lambda load: Outcome(load, "INVALID" if load == 512 else "VALID", 0.1))
+    assert (state.ended, state.meets, state.misses, len(trials)) == ("invalid", 1, None, 2)
+    failed = Reason(code="requests_failed", severity="INVALID", detail="")
+    crashed = Failure(stage="measure", reason="server_died", detail="")
+    broken = report_data.invalid()
+    overloaded = broken.model_copy(update={"reasons": (failed,), "failure": None})
+    assert Outcome.of(overloaded, 512, None) == Outcome(512, "VALID", math.inf)
+    assert Outcome.of(overloaded.model_copy(update={"failure": crashed}), 512, None).verdict == "INVALID"
+    died = Reason(code="server_died", severity="INVALID", detail="")
+    assert Outcome.of(overloaded.model_copy(update={"reasons": (failed, died)}), 512, None).verdict == "INVALID"
+    assert search.decision([Outcome(512, "VALID", math.inf)]) == "misses"
+
+
+def test_interrupted_search_continues_with_the_same_loads():
+    _, trials = simulate(asked(), simulated_server(77.0, seed=3, noise=NOISE))
+    for count, one in enumerate(trials):
+        following = search.state(asked(), trials[:count]).following
+        assert following == (one.load, 1 + sum(other.load == one.load for other in trials[:count]))
+
+
+def test_record_has_the_bracket_after_each_trial():
+    ratios = {8: 0.5, 64: 4.0, 23: 1.5}
+    trials = [trial(load, ratio) for load, ratio in ratios.items()]
+    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    assert [(one.value, one.met, one.decision, one.meets, one.misses) for one in found.trials] == [
+        (8, True, "meets", 8, None), (64, False, "misses", 8, 64), (23, False, "misses", 8, 23),
+    ]  # fmt: skip
+    assert (found.meets, found.misses, found.ended) == (8, 23, "trials_used")
+    assert search.words(found) == "meets at 8, misses at 23"
+
+
+def test_trials_of_a_load_that_differ_too_much_are_suspect():
+    trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
+    assert {one.verdict for one in search.outcomes(trials, 0.1)} == {"SUSPECT"}
+    assert {one.verdict for one in search.outcomes(trials, None)} == {"VALID"}
+
+
+def trial(load, ratio, repetition=1, output=100.0):
+    record = report_data.measurement("a", load, repetition=repetition, output=output)
+    (point,) = report_data.plan("a", (record,)).points
+    return search.Trial(point, record, Attainment("whole run", ratio <= 1, 0.9, 1.0, 1.0, ratio))

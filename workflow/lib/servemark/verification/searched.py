@@ -1,0 +1,45 @@
+"""Check that each search follows from its measurements: its trials, their order, its bracket."""
+
+from collections.abc import Iterator
+
+from servemark.measurement import search, slo
+from servemark.measurement.search import Trial
+from servemark.records import Search
+from servemark.report.gather import RunRecords
+from servemark.verification.facts import Finding, Stated, differ, guarded
+
+
+def check(found: RunRecords, *, older: bool) -> Iterator[Finding]:
+    """Yield every contradiction between searches and measurements. ``older``: another version sealed the archive, by its own rules."""
+    for name, plan in found.plans.items():
+        ended = {one.asked.workload: one for one in found.searches.get(name, ())}
+        for asked in plan.searches:
+            if asked.workload not in ended:
+                yield f"{name}: plan.json plans a search of workload {asked.workload}, and the archive contains no record of it."
+                continue
+            stated = Stated(Search.path_name(name, asked.workload), ended[asked.workload].asked.model_dump())
+            planned = Stated(f"deployments/{name}/plan.json", asked.model_dump())
+            yield from differ(f"{name}: search of {asked.workload}", stated, planned)
+        for one in ended.values() if not older else ():
+            yield from guarded(Search.path_name(name, one.asked.workload), _search(found, name, one))
+
+
+def _search(found: RunRecords, name: str, stated: Search) -> Iterator[str]:
+    file, what = Search.path_name(name, stated.asked.workload), f"{name}: search of {stated.asked.workload}"
+    wanted = slo.targets(found.config).get(stated.asked.workload, {})
+    pairs = zip(found.measurements, found.points, strict=True)
+    measured = {item.load.name: (item, raw) for item, (_, raw) in pairs if item.deployment == name}
+    most = (found.config.get("verdict") or {}).get("max_repetition_spread")
+    trials: list[Trial] = []
+    for one in stated.trials:
+        following = search.state(stated.asked, search.outcomes(trials, most)).following
+        asked = Stated("the trials before it", following)
+        yield from differ(f"{what}: trial {len(trials) + 1}", Stated(file, (one.value, one.point.load.repetition)), asked)
+        if one.point.load.name not in measured:
+            # `missing` names it.
+            return
+        trials.append(Trial.of(one.point, *measured[one.point.load.name], wanted))
+    if following := search.state(stated.asked, search.outcomes(trials, most)).following:
+        yield f"{what}: {file} ends before the trial of load {following[0]:g} that follows from its measurements."
+    again = search.traced(name, stated.asked, wanted, trials, most)
+    yield from differ(what, Stated(file, stated.model_dump()), Stated("its measurements", again.model_dump()))
