@@ -25,8 +25,8 @@ def ask(checkout: Checkout) -> None:
     checkout.config["slo"] = {"tpot_ms": {"p50": TARGET_MS}}
 
 
-def search(checkout: Checkout) -> Search:
-    return Search.read(checkout.results / "deployments" / "a" / "searches" / "chat" / "search.json")
+def search(checkout: Checkout, workload: str = "chat") -> Search:
+    return Search.read(Search.path(checkout.results / "deployments" / "a", workload))
 
 
 def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout):
@@ -67,6 +67,46 @@ def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout
     again = checkout.run(**SERVER)
     assert again.rc == 0, again.text
     assert search(checkout) == found and len(checkout.attempts("a")) == 2, "no server was started"
+
+
+def test_failure_in_a_trial_is_a_gap_and_overload_is_a_miss(checkout: Checkout):
+    ask(checkout)
+    chat = checkout.config["workloads"]["chat"]
+    listed = {**chat, "concurrency": [2], "requests": 6}
+    rate = {"search": {"from": 5, "to": 200, "trials": 3}}
+    paced = {name: value for name, value in chat.items() if name != "concurrency"} | {"request_rate": rate, "requests": 20}
+    checkout.config["workloads"] = {"paced": paced, "chat": chat, "listed": listed}
+    checkout.inject("none")
+    running = checkout.start(**SERVER)
+    checkout.wait_for_progress("paced-q5-r1: VALID", seconds=120)
+    checkout.inject("die_after:1")
+    done = running.wait(240)
+    assert done.rc == 1, done.text
+    # The listed point comes first. The server died in the second trial of the first search, so both searches ended with a gap.
+    assert checkout.rows()["a", "listed-c2-r1"]["verdict"] == "VALID"
+    assert set(checkout.rejected()) == {"a/paced-q200-r1.1", "a/chat-c1-r1.1"}
+    assert search(checkout, "paced").ended == search(checkout).ended == "invalid"
+
+    checkout.inject("fail_requests:2")
+    done = checkout.run(**SERVER)
+    assert done.rc == 0, done.text
+    found = search(checkout, "paced")
+    assert [(trial.value, trial.verdict, trial.decision) for trial in found.trials][:2] == [
+        (20, "VALID", "meets"),
+        (200, "INVALID", "misses"),
+    ]
+    assert (found.meets, found.asked.variable) == (5, "request_rate") and found.misses is not None
+    assert (search(checkout).ended, search(checkout).misses) == ("from_misses", 1)
+    holes = {hole["point"] for hole in checkout.record("check.json")["holes"]}
+    assert {"paced-q200-r1", "chat-c1-r1"} <= holes
+    assert "misses at 1" in (checkout.results / "summary.txt").read_text()
+    assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
+
+    # Other targets: the search and what depends on it, and no plan.
+    assert checkout.foretold() == set()
+    checkout.config["slo"] = {"tpot_ms": {"p50": 2 * TARGET_MS}}
+    jobs = checkout.foretold()
+    assert "search/a" in jobs and not any(job.startswith("plan_deployment") for job in jobs)
 
 
 def test_search_without_targets_is_refused(checkout: Checkout):

@@ -88,6 +88,7 @@ def test_sweep_keeps_the_search(tmp_path):
         ({"slo": "restarts: 1\n" + SLO}, "restarts"),
         ({"slo": "verdict: {min_requests_per_slot: 6.0}\n" + SLO}, "workloads.chat.requests"),
         ({"more": "\n    duration: 60s"}, "workloads.chat.requests"),
+        ({"more": "\n    duration: 60s", "requests": 500, "slo": "timeouts: {point: 50}\n" + SLO}, "workloads.chat.duration"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(tmp_path, changes, place):

@@ -8,7 +8,7 @@ from servemark.archive import seal as sealing
 from servemark.archive.crate import describe
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
-from servemark.records import Environment, read_with_trials
+from servemark.records import Environment, Search, read_with_trials
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 from servemark.weights import hub_token
@@ -31,22 +31,23 @@ _ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """Return name in the archive -> file: records, raw results, logs, table and report of the run, and files of its environments.
 
-    Excluded are load points of an earlier configuration and lock files of environments that the run did not use.
+    Excluded are load points and searches of an earlier configuration and lock files of environments that the run did not use.
     """
     files = {}
+    plans = [read_with_trials(path.parent) for path in run_folder.glob("deployments/*/plan.json")]
     planned = {
         (run_folder / "deployments" / plan.deployment / "points" / f"{load.name}{suffix}")
-        for plan in (read_with_trials(path.parent) for path in run_folder.glob("deployments/*/plan.json"))
+        for plan in plans
         for load in plan.loads
         for suffix in (".json", ".requests.json")
-    }
+    } | {run_folder / Search.path_name(plan.deployment, search.workload) for plan in plans for search in plan.searches}
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
         if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith(".") or path.stem in _LATE:
             continue
         if inside.as_posix() in _LEFT_OUT_AT_THE_TOP or _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]):
             continue
-        if inside.parts[0] != "deployments" or path.parent.name != "points" or path in planned:
+        if inside.parts[0] != "deployments" or inside.parts[2:3] not in (("points",), ("searches",)) or path in planned:
             files[inside.as_posix()] = path
     # Environment "workflow" runs the workflow itself.
     made = [Environment.read(path) for path in sorted(run_folder.glob("environments/*/environment.json"))]

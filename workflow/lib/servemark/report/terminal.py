@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from servemark.measurement import search
 from servemark.report import comparable, comparison, formatting, table, views
 from servemark.report.comparison import OUTPUT, Row, Spread
 from servemark.report.gather import RunRecords
@@ -19,10 +20,17 @@ def results(data: RunRecords) -> str:
     """
     frame, rounded = table.tidy(data.measurements, data.accounts.values(), data.attainments), comparable.rounded(data)
     points = views.medians(table.aggregate(frame))
-    found = table.text_table(frame, rounded)
+    found = table.text_table(frame, rounded) + "".join(_searches(data))
     if all(point["repetitions_asked"] < 2 for point in points):
         return found
     return f"{found}\n{_medians(points, data, rounded)}"
+
+
+def _searches(data: RunRecords) -> Iterator[str]:
+    """Yield one line for each search with its bracket."""
+    for found in (one for searches in data.searches.values() for one in searches):
+        subject = formatting.printable(f"{found.deployment}, {found.asked.workload}")
+        yield f"search: {subject}: {search.words(found)} ({len(found.trials)} of at most {found.asked.trials} trials)\n"
 
 
 def _medians(points: Sequence[Mapping[str, Any]], data: RunRecords, rounded: Mapping[str, str]) -> str:
