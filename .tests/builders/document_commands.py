@@ -99,6 +99,19 @@ RUN_BY = {
     ".venv/bin/servemark compare config/references/gpt-oss-120b-gh200.yaml results/gpt-oss-120b": RunBy(
         ".tests/unit/compare/test_reference.py::test_only_what_a_reference_states_is_compared", "compare(published(), folder(staged()))"
     ),
+    **{
+        f".venv/bin/servemark reproduce {words}": RunBy(
+            ".tests/integration/test_reproduce.py::test_archive_is_measured_again_and_compared", '"reproduce", archive, "--yes"'
+        )
+        for words in ("RUN.tar.zst --yes", "results/demo/archive/demo.tar.zst --yes")
+    },
+    ".venv/bin/servemark reproduce RUN.tar.zst": RunBy(
+        ".tests/unit/reproduction/test_reproduce.py::test_files_are_written_and_the_configuration_is_valid", "reproduce(built_run.path)"
+    ),
+    ".venv/bin/servemark reproduce RUN.tar.zst again --cluster ourcluster": RunBy(
+        ".tests/unit/reproduction/test_reproduce.py::test_cluster_of_the_archive_becomes_a_cluster_file",
+        'reproduce(run.path, "mine", "--cluster", ',
+    ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     ".venv/bin/servemark bundle cuda13 ../bundle": RunBy(_BUNDLED, '"bundle", "cuda13", "bundle"'),
     ".venv/bin/servemark bundle cuda13 ../bundle --python 3.12 --machine aarch64": RunBy(

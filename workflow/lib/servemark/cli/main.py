@@ -1,4 +1,4 @@
-"""The ``servemark`` command: write and check configurations, list and stop deployments, pack tickets, verify archives, compare runs."""
+"""The ``servemark`` command: write and check configurations, list and stop deployments, verify, compare and reproduce runs."""
 
 import argparse
 import os
@@ -17,6 +17,7 @@ from servemark.cli.check import check
 from servemark.cli.compare import compare
 from servemark.cli.init import init
 from servemark.cli.live import Jobs, living
+from servemark.cli.reproduce import reproduce
 from servemark.environments import lockfiles
 from servemark.errors import ServemarkError
 from servemark.files import storage
@@ -175,6 +176,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="write compare.html and compare.json here; default: write nothing")
     one.set_defaults(do=lambda given: compare(given.a, given.b, given.gate, given.output))
+    one = commands.add_parser("reproduce", help="measure an archive's experiment again on this machine, and compare the result with it")
+    one.add_argument("archive", type=Path, metavar="ARCHIVE", help="results/RUN/archive/RUN.tar.zst")
+    one.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        metavar="DIRECTORY",
+        help="new folder for configuration, lock files and manifests; its name is the name of the run. Default reproduced/RUN-reproduced",
+    )
+    one.add_argument("--cluster", metavar="NAME", help="cluster file to use: NAME of config/clusters/NAME.yaml, or a path")
+    one.add_argument("--yes", action="store_true", help="start the run and compare it with the archive; without it, print the commands")
+    one.set_defaults(do=lambda given: reproduce(given.archive, given.directory, given.cluster, yes=given.yes))
     one = commands.add_parser("generate", help="write the schemas and the reference tables again (for developers)")
     one.add_argument("root", type=Path, nargs="?", default=Path())
     one.set_defaults(do=lambda given: generate(given.root))

@@ -1,0 +1,1 @@
+"""Make a configuration from an archive that measures its run again."""
