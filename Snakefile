@@ -1,5 +1,7 @@
 """servemark: from wheels and weights to a measured, reported and archived vLLM deployment."""
 
+import re
+
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -31,6 +33,7 @@ wildcard_constraints:
     deployment=START,
     environment=NAME,
     model=NAME,
+    format="|".join(map(re.escape, FORMATS)),
     point=NAME,
     workload=NAME,
 
@@ -52,6 +55,7 @@ rule all:
         check="<run>/check.json",
         results=results_of_the_run,
         records=records_of_the_run,
+        published="<run>/published.json" if experiment.config.publish else [],
     localrule: True
 
 

@@ -8,6 +8,7 @@ sys.path[:0] = [str(Path(workflow.basedir, folder)) for folder in ("workflow/lib
 
 from servemark.config import field_types
 from servemark.config.load import refuse_unreadable
+from servemark.exports import FORMATS
 from servemark.run import code_digest, main_process, scheduled
 from servemark.run import serve as serving
 from snakemake_executor_plugin_slurm_guarded import quoting

@@ -1,7 +1,7 @@
 """From records to a table, a report, an archive and the final check.
 
 Input: every record of the run. Output: accounting.json of each deployment, measurements.csv and .parquet, report.html,
-archive/RUN.tar.zst and, if nothing is left to measure again, check.json.
+archive/RUN.tar.zst and, if nothing is left to measure again, check.json. Optional: exports/ and published.json.
 """
 
 
@@ -80,12 +80,30 @@ rule write_report:
         "../scripts/write_report.py"
 
 
+rule export_results:
+    """Write the accepted measurements in the format of another project."""
+    input:
+        table="<run>/measurements.parquet",
+    output:
+        folder=directory("<run>/exports/{format}"),
+    log:
+        "<logs>/export_results/{format}.log",
+    benchmark:
+        "<benchmarks>/export_results/{format}.tsv"
+    localrule: True
+    params:
+        code=code_of("export_results"),
+    script:
+        "../scripts/export_results.py"
+
+
 rule archive_results:
     """Archive all files behind the results in one file; the same content gives the same bytes."""
     input:
         report="<run>/report.html",
         csv="<run>/measurements.csv",
         parquet="<run>/measurements.parquet",
+        exports=[f"<run>/exports/{name}" for name in experiment.config.exports],
     output:
         archive=f"<run>/archive/{experiment.config.run}.tar.zst",
         digest=f"<run>/archive/{experiment.config.run}.tar.zst.sha256",
@@ -117,3 +135,22 @@ rule check_measurements:
         code=code_of("check_measurements"),
     script:
         "../scripts/check_measurements.py"
+
+
+rule publish_archive:
+    """Run the configured command with the archive's path, once for each sealing."""
+    input:
+        # Snakemake compares the content of a small file, so a newer time alone does not run the command again.
+        digest=f"<run>/archive/{experiment.config.run}.tar.zst.sha256",
+        archive=ancient(f"<run>/archive/{experiment.config.run}.tar.zst"),
+        check=ancient("<run>/check.json"),
+    output:
+        published="<run>/published.json",
+    log:
+        "<logs>/publish_archive.log",
+    localrule: True
+    params:
+        command=experiment.config.publish,
+        code=code_of("publish_archive"),
+    script:
+        "../scripts/publish_archive.py"

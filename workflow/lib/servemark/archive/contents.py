@@ -1,6 +1,7 @@
 """Choose the files of a run for its archive, and seal them."""
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,18 +21,18 @@ _LEFT_OUT = {
     *SECRETS,
 }
 # Only at the top of the run's folder. The final check runs after sealing. Each attempt keeps its own copy of the sources.
-_LEFT_OUT_AT_THE_TOP = {"check.json", git_state.NAME}
+_LEFT_OUT_AT_THE_TOP = {"check.json", "published.json", git_state.NAME}
 # serving/ holds no measurements. Records repeat the content of tools/ and requests/.
 _LEFT_OUT_FOLDERS = {"archive", "ledger", "requests", "tools", "serving"}
 # Logs and durations of these rules differ each time, although the results are the same.
-_LATE = {"collect_measurements", "write_report", "archive_results", "check_measurements"}
+_LATE = {"collect_measurements", "write_report", "archive_results", "check_measurements", "publish_archive"}
 _ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 
 
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """Return name in the archive -> file: records, raw results, logs, table and report of the run, and files of its environments.
 
-    Excluded are load points and searches of an earlier configuration and lock files of environments that the run did not use.
+    Excluded are load points, searches and exports of an earlier configuration, and lock files of environments that the run did not use.
     """
     files = {}
     plans = [read_with_trials(path.parent) for path in run_folder.glob("deployments/*/plan.json")]
@@ -41,9 +42,12 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
         for load in plan.loads
         for suffix in (".json", ".requests.json")
     } | {run_folder / Search.path_name(plan.deployment, search.workload) for plan in plans for search in plan.searches}
+    exports = json.loads((run_folder / "config.json").read_text()).get("exports", ()) if (run_folder / "exports").is_dir() else ()
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
         if path.is_symlink() or not path.is_file() or path.name in _LEFT_OUT or path.name.startswith(".") or path.stem in _LATE:
+            continue
+        if inside.parts[0] == "exports" and inside.parts[1] not in exports:
             continue
         if inside.as_posix() in _LEFT_OUT_AT_THE_TOP or _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]):
             continue

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from servemark.config.after import Command, Exports
 from servemark.config.cluster import Site
 from servemark.config.container import Container
 from servemark.config.field_types import (
@@ -221,6 +222,16 @@ class Config(Strict):
         default=None, description="prices for the cost of a million output tokens in the report; no other file uses them"
     )
     slo: Slo | None = Field(default=None, description="latency targets of all workloads without their own (`workloads.NAME.slo`)")
+    exports: Exports = Field(
+        default=(),
+        description="formats of other projects for accepted measurements: `inferencex`, `llmd-br-0.2.1`. Written to results/RUN/exports/ "
+        "and archived (docs/how-to/export.md)",
+    )
+    publish: Command | None = Field(
+        default=None,
+        description="command that runs once after the final check, for example to upload the archive. `{archive}` stands for the archive's "
+        "path; without it, the path is the last word. No shell runs it; no secrets (docs/how-to/export.md)",
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="time limits, in seconds")
     accept_invalid: Accepted = Field(
         default=(),

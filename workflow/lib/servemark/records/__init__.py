@@ -46,6 +46,7 @@ from servemark.records.measurement import (
     Check,
     JobAccount,
     Measurement,
+    Published,
     Reason,
     ServerTimeline,
     Summary,
@@ -65,8 +66,8 @@ __all__ = [
     "Comparison", "Container", "DaemonState", "Difference", "Endpoint", "EndpointStatus", "EngineCounters", "Environment",
     "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware", "Held",
     "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "OneSided",
-    "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason",
-    "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace",
+    "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "Published", "RandomPrompts", "RayNode", "RayState", "Ready",
+    "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace",
     "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry",
     "TelemetryTimeline", "Timeline", "Topology", "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

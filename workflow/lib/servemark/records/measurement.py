@@ -145,6 +145,16 @@ class Accounting(Record):
     )
 
 
+class Published(Record):
+    """End of the command `publish`. publish_archive writes it only if the command succeeds."""
+
+    KIND = "published"
+    command: tuple[str, ...]
+    archive_sha256: str
+    published_at: str
+    seconds: float
+
+
 class Check(Record):
     """Result of the final check. check_measurements writes it only if the check passes."""
 
