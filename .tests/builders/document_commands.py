@@ -41,6 +41,7 @@ _SIGNED = ".tests/unit/archive/test_signature.py::test_commands_sign_and_verify"
 _BY_HAND = ".tests/unit/archive/test_signature.py::test_signature_holds_for_ssh_keygen_alone"
 _OFFLINE = ".tests/setup/test_offline_setup.py::test_make_setup_needs_only_the_files_in_the_lock"
 _BUNDLED = ".tests/unit/environments/test_wheels.py::test_command_writes_wheels_of_both_environments_and_their_manifest"
+_PLANNED = ".tests/unit/cli/test_plan.py"
 _COMPARED = ".tests/unit/compare/test_command.py"
 RUN_BY = {
     "make setup": RunBy(_OFFLINE, '"make", "setup"'),
@@ -111,6 +112,16 @@ RUN_BY = {
     ".venv/bin/servemark reproduce RUN.tar.zst again --cluster ourcluster": RunBy(
         ".tests/unit/reproduction/test_reproduce.py::test_cluster_of_the_archive_becomes_a_cluster_file",
         'reproduce(run.path, "mine", "--cluster", ',
+    ),
+    ".venv/bin/servemark plan hf:meta-llama/Llama-3.3-70B-Instruct --gpu a10 --gpus-per-node 4 --context 8192": RunBy(
+        f"{_PLANNED}::test_llama_70b_needs_three_nodes_of_four_a10_and_a_division_gives_two",
+        '"--gpu", "a10", "--gpus-per-node", "4", "--context", "8192"',
+    ),
+    ".venv/bin/servemark plan hf:meta-llama/Llama-3.3-70B-Instruct --gpu h200 --gpus-per-node 4 --nodes 8 --context 8192 "
+    "--concurrency 64": RunBy(f"{_PLANNED}::test_plan_takes_less_than_two_seconds_of_a_core", '"--concurrency", "64", "--nodes", "8"'),
+    ".venv/bin/servemark plan model_type=llama,hidden_size=8192,num_hidden_layers=80,num_attention_heads=64,num_key_value_heads=8,"
+    "intermediate_size=28672,vocab_size=128256,torch_dtype=bfloat16 --gpu h200 --gpus-per-node 4 --context 8192": RunBy(
+        f"{_PLANNED}::test_shape_without_a_folder_gives_the_same_topologies", "model_type=llama,hidden_size=8192,num_hidden_layers=80"
     ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     ".venv/bin/servemark bundle cuda13 ../bundle": RunBy(_BUNDLED, '"bundle", "cuda13", "bundle"'),

@@ -84,3 +84,12 @@ def test_wrong_entry_is_refused(fault):
     devices.Devices.model_validate({"devices": [entry]})
     with pytest.raises(ValidationError):
         devices.Devices.model_validate({"devices": [entry | fault]})
+
+
+def test_short_name_leads_to_its_own_entry():
+    known = devices.by_short_name()
+    assert {devices.find(gpu).short for gpu in known.values()} == set(known) and len(known) > 30
+    assert {(gpu.name, gpu.memory_mib) for gpu in known.values()} - NAMES.keys() == {
+        ("NVIDIA L2", 23034),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887),
+    }

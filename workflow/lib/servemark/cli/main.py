@@ -1,4 +1,4 @@
-"""The ``servemark`` command: write and check configurations, list and stop deployments, verify, compare and reproduce runs."""
+"""The ``servemark`` command: check configurations, plan, list and stop deployments, verify, compare and reproduce runs."""
 
 import argparse
 import os
@@ -23,6 +23,13 @@ from servemark.errors import ServemarkError
 from servemark.files import storage
 
 RESULTS = Path("results")
+
+
+def plan(given: argparse.Namespace) -> None:
+    """Print how many GPUs hold a model, and its topologies."""
+    from servemark.cli import plan as planning
+
+    planning.plan(given)
 
 
 def generate(root: Path) -> None:
@@ -129,6 +136,29 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("config", type=Path, nargs="?", default=Path("config/config.yaml"))
     one.add_argument("--cluster", help="cluster file to use, in place of `cluster` in CONFIG: NAME of config/clusters/NAME.yaml, or a path")
     one.set_defaults(do=lambda given: check(given.config, given.cluster))
+    one = commands.add_parser(
+        "plan", help="calculate how many GPUs hold a model, and rank the topologies; needs no GPU, Slurm or environment"
+    )
+    one.add_argument(
+        "model", metavar="MODEL", help="a folder, a config.json, hf:ORG/NAME@REVISION, or the keys of config.json as KEY=VALUE,KEY=VALUE"
+    )
+    one.add_argument(
+        "--gpu", required=True, help="name of the GPU, such as h200, or its memory, bandwidth and 16-bit rate '24GiB,0.6TB/s,125TFLOP/s'"
+    )
+    one.add_argument("--gpus-per-node", type=int, required=True, metavar="N", help="GPUs of a node")
+    one.add_argument("--nodes", type=int, metavar="N", help="the most nodes; default the fewest that suffice, up to 32")
+    one.add_argument("--context", type=int, metavar="TOKENS", help="prompt and output of a request, and max-model-len; default the model's")
+    one.add_argument("--output-tokens", type=int, metavar="TOKENS", help="output of a request; default half of the context")
+    one.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests in flight; default 1")
+    one.add_argument(
+        "--slo", metavar="LATENCY=MS", help="leave out topologies that cannot meet ttft_ms=N,tpot_ms=N,e2el_ms=N by their lower bounds"
+    )
+    one.add_argument(
+        "--option", action="append", metavar="NAME=VALUE", help="an option of `vllm serve`, such as kv-cache-dtype=fp8; repeatable"
+    )
+    one.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps what the hub stated; default results/cache")
+    one.add_argument("--json", action="store_true", help="print JSON with all topologies")
+    one.set_defaults(do=plan)
     one = commands.add_parser("bundle", help="collect the wheels of a lock file in a folder, for a machine without internet")
     one.add_argument("lock", metavar="LOCK", help=f"a lock file: {', '.join(lockfiles.NAMES)}, or the path of your own")
     one.add_argument("folder", metavar="DIR", type=Path, help="the folder for the wheels; rerun the command to continue")

@@ -124,13 +124,14 @@ class Demand:
         device = next(iter(found.values())) if self.cuda and len(found) == 1 else None
         if device is None or self.speculation or unbounded(self.architecture):
             return 0.0
-        most = bound(
-            self.architecture,
-            self.topology.asked(point.ask),
-            device,
-            concurrency=self.running(point) * self.engines(point),
-            input_tokens=own_tokens(point, self.options),
-            output_tokens=point.prompts.output_tokens,
-            kv_element_bytes=self.server.element_bytes,
-        )
+        most = bound(self.architecture, self.topology.asked(point.ask), device, **self.bounded(point))
         return most.output_tokens_per_s * part / (count(self.options, "stream-interval") or 1) / point.clients
+
+    def bounded(self, point: LoadPoint) -> dict[str, Any]:
+        """Return a point's load as the arguments of :func:`servemark.planning.roofline.bound`: all requests that run at a time."""
+        return {
+            "concurrency": self.running(point) * self.engines(point),
+            "input_tokens": own_tokens(point, self.options),
+            "output_tokens": point.prompts.output_tokens,
+            "kv_element_bytes": self.server.element_bytes,
+        }

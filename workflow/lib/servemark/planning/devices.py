@@ -30,6 +30,9 @@ class Device(Strict):
     bf16: float = Field(gt=0, description="dense TFLOP/s in 16 bits")
     fp8: float | None = Field(default=None, gt=0, description="dense TFLOP/s in 8-bit floats; null: no units")
     fp4: float | None = Field(default=None, gt=0, description="dense TFLOP/s in 4-bit floats; null: no units")
+    short: str | None = Field(default=None, description="name for `servemark plan --gpu`; null: none")
+    example: str | None = Field(default=None, description="a name in nvidia-smi; null where `short` is")
+    mib: int | None = Field(default=None, gt=0, description="its memory in nvidia-smi, MiB; null where `short` is")
     source: str = Field(min_length=10)
 
     @property
@@ -59,6 +62,11 @@ def devices() -> tuple[Device, ...]:
     """Return all entries in their order."""
     text = Path(__file__).with_name("devices.yaml").read_text(encoding="utf-8")
     return Devices.model_validate(yaml.safe_load(text)).devices
+
+
+def by_short_name() -> dict[str, Gpu]:
+    """Return the GPUs that `servemark plan --gpu` knows, by their short names."""
+    return {one.short: Gpu(name=one.example, memory_mib=one.mib) for one in devices() if one.short and one.example and one.mib}
 
 
 def find(gpu: Gpu) -> Device | None:

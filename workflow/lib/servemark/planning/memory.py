@@ -7,13 +7,13 @@ import bisect
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from servemark.errors import PlanRefused
 from servemark.planning.advice_data import measured
-from servemark.planning.options import CPU_SPACE, GIB, Server
+from servemark.planning.options import CPU_SPACE, GIB, Server, whole
 from servemark.records import Estimate
 from servemark.weights.architecture import Architecture
 from servemark.weights.quantisation import MXFP4_BITS
@@ -182,9 +182,7 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
     elif server.accelerator == "cpu":
         available = server.utilisation * server.memory_gib - weights - CPU_PROCESS_GIB
     else:
-        activation = ACTIVATION_GIB.get(architecture.model_type, ACTIVATION_GIB["other"])
-        overhead = activation + NON_TORCH_GIB[server.topology.engine_size > 1] + CUDA_GRAPH_GIB
-        available = server.utilisation * (server.memory_gib - DRIVER_RESERVE_GIB) - weights - overhead
+        available = server.utilisation * (server.memory_gib - DRIVER_RESERVE_GIB) - weights - overhead_gib(architecture, server)
     concurrency = max(0, int(available * GIB) // pool.block_bytes) / pool.request_blocks
     return Estimate(
         weights_gib=weights,
@@ -195,6 +193,25 @@ def estimate(architecture: Architecture, server: Server, max_model_len: int) -> 
         max_model_len=max_model_len,
         state_bytes_per_request=pool.state_bytes,
     )
+
+
+def overhead_gib(architecture: Architecture, server: Server) -> float:
+    """Return the memory of a GPU that holds neither weights nor KV cache: activations, NCCL and CUDA context, CUDA graphs; GiB."""
+    activation = ACTIVATION_GIB.get(architecture.model_type, ACTIVATION_GIB["other"])
+    return activation + NON_TORCH_GIB[server.topology.engine_size > 1] + CUDA_GRAPH_GIB
+
+
+def of_options(architecture: Architecture, server: Server, options: Mapping[str, Any], shortest: int) -> Estimate:
+    """Return the estimate for the max-model-len of the options, or for the length that vLLM chooses.
+
+    Args:
+        shortest: tokens of the longest request that the deployment gets.
+    """
+    length = whole(options, "max-model-len") or architecture.max_positions or 4096
+    # vLLM then takes the longest request that the KV cache holds (config/model.py, max_model_len, 0.32.0).
+    if str(options.get("max-model-len")).strip() in ("auto", "-1") and architecture.unknown is None:
+        length = longest_fitting(lambda n: (estimate(architecture, server, n).max_concurrency or 0) >= 1, shortest, length)
+    return estimate(architecture, server, length)
 
 
 def longest_fitting(fits: Callable[[int], bool], shortest: int, longest: int) -> int:

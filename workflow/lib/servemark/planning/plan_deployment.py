@@ -79,12 +79,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     if manifest.load_format == "dummy":
         options["load-format"] = random_weights.LOAD_FORMAT
     server = Server.read(topology, layers, manifest.weight_bytes, options, variables, hardware)
-    length = whole(options, "max-model-len") or architecture.max_positions or 4096
-    # vLLM then takes the longest request that the KV cache holds (config/model.py, max_model_len, 0.32.0).
-    if str(options.get("max-model-len")).strip() in ("auto", "-1") and architecture.unknown is None:
-        shortest = max((point.request_tokens for point in points), default=1)
-        length = memory.longest_fitting(lambda n: (memory.estimate(architecture, server, n).max_concurrency or 0) >= 1, shortest, length)
-    estimate = memory.estimate(architecture, server, length)
+    estimate = memory.of_options(architecture, server, options, max((point.request_tokens for point in points), default=1))
     memory.require(estimate, server)
     share = key.deployment_parts(
         model_digest=manifest.digest,

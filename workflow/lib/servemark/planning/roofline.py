@@ -59,10 +59,65 @@ def bound(
     """
     if why := unbounded(architecture):
         raise WeightsRefused(f"{why}, so there is no roofline bound.", reason="architecture_unknown")
-    parts = architecture.parameters()
     # Of one replica; all are alike.
     requests = concurrency / topology.replicas
-    prompts = requests * input_tokens / output_tokens
+    step = _Step(requests, requests * input_tokens / output_tokens, input_tokens + output_tokens / 2, input_tokens)
+    memory_s, arithmetic_s = _seconds(architecture, topology, device, step, kv_element_bytes)
+    return Bound(concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """The least latencies of a request in milliseconds, by the same model: no server is faster."""
+
+    ttft_ms: float
+    tpot_ms: float
+    e2el_ms: float
+
+
+def least_latencies(
+    architecture: Architecture,
+    topology: Topology,
+    device: Device,
+    *,
+    concurrency: float,
+    input_tokens: int,
+    output_tokens: int,
+    kv_element_bytes: int | None = None,
+) -> Latencies:
+    """Return lower bounds of the latencies; arguments and errors as of :func:`bound`.
+
+    * Time to first token: the replica reads one prompt and does nothing else.
+    * Time per output token: a step in which every request in flight gets a token and no prompt is read.
+    * End to end: the first token, and one such step for each further token.
+    """
+    if why := unbounded(architecture):
+        raise WeightsRefused(f"{why}, so there is no roofline bound.", reason="architecture_unknown")
+    first = _Step(1, input_tokens, 0, input_tokens)
+    further = _Step(concurrency / topology.replicas, 0, input_tokens + output_tokens / 2, input_tokens)
+    ttft, tpot = (1000 * max(_seconds(architecture, topology, device, step, kv_element_bytes)) for step in (first, further))
+    return Latencies(ttft, tpot, ttft + (output_tokens - 1) * tpot)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The work of one replica's step: a token for each of ``requests`` with ``length`` tokens in the cache, and ``prompts`` tokens read.
+
+    Attributes:
+        input_tokens: tokens of the whole prompt to which a token that is read belongs.
+    """
+
+    requests: float
+    prompts: float
+    length: float
+    input_tokens: int
+
+
+def _seconds(
+    architecture: Architecture, topology: Topology, device: Device, step: _Step, kv_element_bytes: int | None
+) -> tuple[float, float]:
+    """Return the least seconds of a replica's step: (of its memory, of its arithmetic)."""
+    parts, requests, prompts, input_tokens = architecture.parameters(), step.requests, step.prompts, step.input_tokens
     head = parts.head or parts.embedding
     expert_share = architecture.experts_per_token / architecture.experts if architecture.moe else 0.0
     # Each pipeline stage has its own batch in flight, with its share of the requests, and reads the weights for it.
@@ -71,9 +126,8 @@ def bound(
     experts = parts.experts * architecture.expert_bits / 8 * touched
     # Tensor parallel ranks share one copy of the weights; data parallel ones share the experts only.
     weights = topology.pipeline_parallel * (topology.data_parallel * dense + experts)
-    length = input_tokens + output_tokens / 2
     windows = [window for layer, window in enumerate(architecture.windows) if layer not in architecture.kinds.attention_free]
-    seen = sum(min(window or length, length) for window in windows)
+    seen = sum(min(window or step.length, step.length) for window in windows)
     # Each tensor parallel rank reads a whole latent vector.
     copies = topology.tensor_parallel if architecture.latent else 1
     cache = architecture.token_bytes(1, kv_element_bytes) * seen * copies
@@ -86,5 +140,4 @@ def bound(
     read = 2 * active + reading * sum(min(window or input_tokens, input_tokens / 2) for window in windows)
     speed = device.operations_per_s(architecture.arithmetic_bits)
     memory_s = (weights + requests * cache) / device.bytes_per_s / topology.replica_size
-    arithmetic_s = (requests * made + prompts * read) / speed / topology.replica_size
-    return Bound(concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")
+    return memory_s, (requests * made + prompts * read) / speed / topology.replica_size

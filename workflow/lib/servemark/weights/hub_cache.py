@@ -27,7 +27,7 @@ def find(source: HubSource, commit: str | None, configured: Path | None, progres
         configured: as of :func:`folders`.
         dummy: config and tokenizer are enough.
     """
-    for snapshot in _snapshots(source, commit or source.revision, folders(configured)):
+    for snapshot in snapshots(source, folders(configured), commit):
         try:
             _require_complete(source, snapshot, dummy)
         except (WeightsRefused, OSError) as error:
@@ -39,7 +39,8 @@ def find(source: HubSource, commit: str | None, configured: Path | None, progres
     return None
 
 
-def _snapshots(source: HubSource, revision: str, caches: list[Path]) -> Iterator[Path]:
+def snapshots(source: HubSource, caches: list[Path], commit: str | None = None) -> Iterator[Path]:
+    """Yield the folder of each snapshot with a config.json, complete or not; arguments as of :func:`find`."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -47,7 +48,7 @@ def _snapshots(source: HubSource, revision: str, caches: list[Path]) -> Iterator
         try:
             # One file alone: a whole snapshot has more than a server needs.
             found = snapshot_download(
-                source.repository, revision=revision, cache_dir=cache, local_files_only=True, allow_patterns="config.json"
+                source.repository, revision=commit or source.revision, cache_dir=cache, local_files_only=True, allow_patterns="config.json"
             )
         except (LocalEntryNotFoundError, OSError, ValueError):
             continue

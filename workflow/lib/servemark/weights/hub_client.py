@@ -3,7 +3,7 @@
 import glob
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ logging.set_verbosity(logging.ERROR)
 set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
 
 
-def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, dict[str, RemoteFile]]:
-    """Return the commit that a revision names now, and its files by path."""
+def listing(source: HubSource, revision: str, progress: Progress, *, patient: bool = True) -> tuple[str, dict[str, RemoteFile]]:
+    """Return the commit that a revision names now, and its files by path. ``patient``: try again if the hub cannot be reached."""
 
     def work(access: dict[str, Any]) -> tuple[str, dict[str, RemoteFile]]:
         info: Any = HfApi(**access).model_info(source.repository, revision=revision, files_metadata=True)
@@ -48,12 +48,21 @@ def listing(source: HubSource, revision: str, progress: Progress) -> tuple[str, 
             raise ValueError("no commit, size or digest")
         return info.sha, {file[0]: RemoteFile(*file) for file in found}
 
-    commit, files = _request(source, progress, work, lambda: None)
+    commit, files = _request(source, progress, work, lambda: None, PAUSES_S if patient else ())
     return commit, files
 
 
-def download(source: HubSource, commit: str, folder: Path, paths: Collection[str], progress: Progress, wait: Callable[[], None]) -> None:
-    """Download missing files into ``folder``; call ``wait`` every second meanwhile."""
+def download(
+    source: HubSource,
+    commit: str,
+    folder: Path,
+    paths: Collection[str],
+    progress: Progress,
+    wait: Callable[[], None],
+    *,
+    patient: bool = True,
+) -> None:
+    """Download missing files into ``folder``; call ``wait`` every second meanwhile. ``patient``: see :func:`listing`."""
 
     def work(access: dict[str, Any]) -> None:
         # Not the cache in the home directory: the library would copy a damaged file from it at each run.
@@ -69,10 +78,12 @@ def download(source: HubSource, commit: str, folder: Path, paths: Collection[str
         if missing := [path for path in paths if not (folder / path).is_file()]:
             raise httpx2.ReadError(f"missing after the download: {missing[0]}")
 
-    _request(source, progress, work, wait)
+    _request(source, progress, work, wait, PAUSES_S if patient else ())
 
 
-def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Any], wait: Callable[[], None]) -> Any:
+def _request(
+    source: HubSource, progress: Progress, work: Callable[[dict[str, Any]], Any], wait: Callable[[], None], pauses_s: Sequence[float]
+) -> Any:
     """Run ``work`` in a thread; repeat it after a pause if that may help.
 
     Raises:
@@ -83,7 +94,7 @@ def _request(source: HubSource, progress: Progress, work: Callable[[dict[str, An
         raise refused(source, "hub_unauthorised", "it contains characters that are not allowed in a token")
     # False, because with None the library looks for a token itself.
     access: dict[str, Any] = {"endpoint": endpoint(), "token": token or False}
-    pauses = iter(PAUSES_S)
+    pauses = iter(pauses_s)
     with futures.ThreadPoolExecutor(1) as pool:
         while True:
             try:

@@ -121,6 +121,25 @@ def _weights(directory: Path, names: Collection[str], listed: list[str] | None) 
     return found
 
 
+def weight_bytes(directory: Path) -> int | None:
+    """Return the tensor bytes of the weights that vLLM loads: by the safetensors headers, or by the index if no shard is there.
+
+    None: the folder has neither. WeightsRefused: shards are missing, truncated or unreadable.
+    """
+    names = [path.name for path in directory.glob("*.safetensors")]
+    listed = shards(directory) if (directory / INDEX).is_file() else None
+    if not names:
+        return stated_bytes(directory) if listed else None
+    return sum(read_header(directory / name)[0] for name in _weights(directory, names, listed))
+
+
+def stated_bytes(directory: Path) -> int | None:
+    """Return the tensor bytes that the directory's index states; None if it states none."""
+    stated = read_object(directory / INDEX).get("metadata")
+    size = stated.get("total_size") if isinstance(stated, dict) else None
+    return int(size) if isinstance(size, int | float) and size > 0 else None
+
+
 def digest(files: tuple[ModelFile, ...]) -> str:
     """Return the model's identity: the sha256 of the sorted lines ``path size sha256`` of the files that servers may read."""
     read = counted([file.path for file in files])
@@ -133,7 +152,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not os.path.isfile(path):
         raise refused(path, "config_missing", "config.json is missing.", "Fetch the whole checkpoint, config.json included.")
-    return _read_object(path)
+    return read_object(path)
 
 
 def verify(manifest: Manifest, quick: bool = False, hashes: Hashes | None = None) -> None:
@@ -177,7 +196,8 @@ def verify(manifest: Manifest, quick: bool = False, hashes: Hashes | None = None
         )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model, or raise WeightsRefused."""
     try:
         if path.stat().st_size > HEADER_LIMIT:
             raise ValueError(f"it has more than {HEADER_LIMIT:,} bytes")
@@ -193,7 +213,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def shards(directory: Path) -> list[str]:
     """Return the sorted paths of the safetensors files in the directory's index, or raise WeightsRefused."""
-    weight_map = _read_object(directory / INDEX).get("weight_map")
+    weight_map = read_object(directory / INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
         raise refused(directory / INDEX, "weights_broken", "It has no weight_map.")
     return sorted({str(shard) for shard in weight_map.values()})

@@ -1,0 +1,162 @@
+"""``servemark plan``: the fewest nodes and why fewer do not suffice, the YAML, bad input, and the time it takes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builders.paths import FIXTURES
+from builders.recorded_site import only
+from servemark.cli import main as cli
+from servemark.weights import builtin
+
+LLAMA = FIXTURES / "planning" / "Llama-3.3-70B-Instruct"
+A10 = ("--gpu", "a10", "--gpus-per-node", "4", "--context", "8192")
+BY_HAND = (
+    "model_type=llama,hidden_size=8192,num_hidden_layers=80,num_attention_heads=64,num_key_value_heads=8,intermediate_size=28672,"
+    "vocab_size=128256,torch_dtype=bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Plan in an empty folder, without a program in the PATH."""
+    monkeypatch.chdir(tmp_path)
+    only(tmp_path / "bin", monkeypatch, {})
+
+
+def plan(capsys, *arguments) -> tuple[int, str, str]:
+    code = cli.main(["plan", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def planned(capsys, *arguments):
+    code, out, _ = plan(capsys, *arguments, "--json")
+    return code, json.loads(out)
+
+
+def test_llama_70b_needs_three_nodes_of_four_a10_and_a_division_gives_two(capsys):
+    """150 GB over nodes of 100 GB are two nodes by a division, as a published blueprint advises."""
+    code, found = planned(capsys, LLAMA, *A10)
+    assert (code, found["nodes"], found["gpus"], found["nodes_by_division"]) == (0, 3, 12, 2)
+    assert found["topologies"][0]["topology"] == {"nodes": 3, "tensor_parallel": 4, "pipeline_parallel": 3}
+    assert found["not_fewer"]["topology"] == {"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}
+    code, out, _ = plan(capsys, LLAMA, *A10)
+    # What a GPU has, what weights and vLLM take, what one request needs.
+    assert code == 0 and all(number in out for number in ("20.1 GiB", "16.4 GiB", "5.0 GiB", "0.31 GiB"))
+
+
+def test_two_nodes_do_not_fit_and_exit_with_1(capsys):
+    code, out, err = plan(capsys, LLAMA, *A10, "--nodes", "2")
+    assert code == 1 and "tensor_parallel 4, pipeline_parallel 2" in out and "2 node(s)" in err
+    assert planned(capsys, LLAMA, *A10, "--nodes", "2")[1]["topologies"] == []
+
+
+@pytest.mark.parametrize("model", [BY_HAND, LLAMA / "config.json"], ids=["by hand", "config.json"])
+def test_shape_without_a_folder_gives_the_same_topologies(capsys, model):
+    (_, whole), (code, found) = planned(capsys, LLAMA, *A10), planned(capsys, model, *A10)
+    assert code == 0 and found["topologies"] == whole["topologies"]
+
+
+def test_more_requests_in_flight_need_more_nodes(capsys):
+    code, found = planned(capsys, LLAMA, *A10, "--concurrency", 64)
+    assert (code, found["nodes"], found["topologies"][0]["requests_held"]) == (0, 5, 64)
+    assert found["not_fewer"]["topology"]["nodes"] == 4
+    assert [one["holds_load"] for one in found["topologies"][:2]] == [True, False]
+    assert plan(capsys, LLAMA, *A10, "--concurrency", 64, "--nodes", 4)[0] == 1
+
+
+def test_tensor_parallel_stays_within_a_node(capsys):
+    _, found = planned(capsys, LLAMA, *A10, "--nodes", 8)
+    every = [one["topology"] for part in ("topologies", "refused") for one in found[part]]
+    assert len(every) > 50 and max(one.get("tensor_parallel", 1) for one in every) == 4
+
+
+def test_target_leaves_out_topologies_whose_bound_exceeds_it(capsys):
+    h200 = ("--gpu", "h200", "--gpus-per-node", 4, "--context", 8192, "--concurrency", 64)
+    (_, free), (code, bound) = planned(capsys, LLAMA, *h200), planned(capsys, LLAMA, *h200, "--slo", "tpot_ms=20")
+    assert code == 0 and len(bound["topologies"]) + len(bound["miss_targets"]) == len(free["topologies"])
+    assert all(one["least_tpot_ms"] <= 20 for one in bound["topologies"])
+    assert bound["miss_targets"] and all(one["least_tpot_ms"] > 20 for one in bound["miss_targets"])
+    assert plan(capsys, LLAMA, *h200, "--slo", "tpot_ms=1", "--nodes", 1)[0] == 1
+
+
+def test_options_of_the_server_count(capsys):
+    _, found = planned(capsys, LLAMA, *A10, "--option", "kv-cache-dtype=fp8")
+    _, plain = planned(capsys, LLAMA, *A10)
+    fp8, bf16 = (one["topologies"][0]["kv_cache_tokens"] for one in (found, plain))
+    assert fp8 == pytest.approx(2 * bf16, rel=0.01) and "kv-cache-dtype: fp8" in found["yaml"]
+
+
+def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
+    (_, named), (code, own) = (
+        planned(capsys, LLAMA, "--gpu", gpu, "--gpus-per-node", 4, "--context", 8192)
+        for gpu in ("a10", f"{23028 / 1024}GiB,0.6TB/s,125TFLOP/s")
+    )
+    assert code == 0 and own["topologies"] == named["topologies"]
+    memory_only = planned(capsys, LLAMA, "--gpu", "24GiB", "--gpus-per-node", 4, "--context", 8192)[1]
+    assert memory_only["nodes"] == 3 and memory_only["topologies"][0]["bound_output_tokens_per_s"] is None and memory_only["no_bound"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere", *A10],
+        ["num_hidden_layers=80", *A10],
+        ["hidden_size=8192,oops", *A10],
+        [str(LLAMA), "--gpu", "a11", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "24GiB,0.6TB/s", "--gpus-per-node", "4"],
+        [str(LLAMA), *A10, "--slo", "tpot=20"],
+        [str(LLAMA), "--gpu", "24GiB", "--gpus-per-node", "4", "--slo", "tpot_ms=20"],
+        [str(LLAMA), *A10, "--nodes", "0"],
+        [str(LLAMA), *A10, "--output-tokens", "8192"],
+        [str(LLAMA), *A10, "--option", "kv-cache-dtype="],
+        [str(LLAMA), *A10, "--option", "kv-cach-dtype=fp8"],
+        [str(LLAMA), *A10, "--option", "gpu-memory-utilization=much"],
+    ],
+    ids=str,
+)
+def test_bad_input_exits_with_2(capsys, arguments):
+    code, out, err = plan(capsys, *arguments)
+    assert (code, out) == (2, "") and "what to do" in err
+
+
+def test_pasted_yaml_is_a_configuration_that_check_accepts(capsys, monkeypatch):
+    builtin.make("tiny-dense", Path("tiny"))
+    _, found = planned(capsys, "tiny", "--gpu", "l4", "--gpus-per-node", 2, "--context", 512, "--concurrency", 4)
+    workload = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 8, "concurrency": [4]}
+    pasted = yaml.safe_load(found["yaml"]) | {"run": "r", "workloads": {"w": workload}}
+    # No environment can be built in this folder without wheels: one that exists takes its place.
+    pasted["environments"] = {"cuda": {"prefix": sys.prefix}}
+    Path("my.yaml").write_text(yaml.safe_dump(pasted))
+    assert cli.main(["check", "my.yaml"]) == 0
+    assert "valid" in capsys.readouterr().out
+
+
+def test_pasted_topology_over_nodes_is_legal_in_a_configuration_with_a_cluster(capsys):
+    from servemark.config.load import load
+
+    found = yaml.safe_load(planned(capsys, LLAMA, *A10)[1]["yaml"])
+    Path("site.yaml").write_text("{scheduler: slurm, gpus_per_node: 4}\n")
+    workload = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 8, "concurrency": [4]}
+    models = {name: {"source": "builtin:tiny-dense"} for name in found["deployments"]}
+    Path("my.yaml").write_text(
+        yaml.safe_dump(found | {"run": "r", "cluster": "./site.yaml", "models": models, "workloads": {"w": workload}})
+    )
+    (deployment,) = load(Path("my.yaml")).deployments.values()
+    assert (deployment.topology.nodes, deployment.topology.world_size) == (3, 12)
+
+
+def test_plan_takes_less_than_two_seconds_of_a_core():
+    """Process start included; the time of this process's core, because other programs may have the machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "servemark.cli", "plan", str(LLAMA), *A10, "--concurrency", "64", "--nodes", "8"]
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0

@@ -1,0 +1,134 @@
+"""``servemark plan``: how many GPUs hold a model, and which topologies are legal. Pure arithmetic: needs no GPU, Slurm or environment."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servemark.cli import plan_text
+from servemark.config.reserved import kebab
+from servemark.errors import ConfigError, PlanRefused, ServemarkError
+from servemark.planning import assumed, ranking
+from servemark.planning.plan_deployment import refused_options
+from servemark.planning.ranking import Question
+from servemark.weights import shape
+from servemark.weights.architecture import Architecture
+
+CACHE = Path("results/cache")
+LARGEST = {"gpus_per_node": 64, "nodes": 1000, "context": 100_000_000, "concurrency": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked, with the model's own length where no context is given."""
+
+    model: str
+    source: str | None
+    question: Question
+    nodes: int | None
+    context: int
+
+
+def plan(given: argparse.Namespace) -> None:
+    """Print the ranking of topologies.
+
+    Raises:
+        ConfigError: a model, GPU or number cannot be used.
+        PlanRefused: no topology on these nodes holds the model and the load, or may meet the targets.
+    """
+    asked = _asked(given)
+    try:
+        found = ranking.rank(asked.question, asked.nodes) if asked.nodes else ranking.fewest_nodes(asked.question)
+    except PlanRefused as error:  # an option that is no number
+        raise ConfigError(error.what, do=error.do, reason=error.reason) from None
+    name = _name(asked.model)
+    if given.json:
+        print(plan_text.as_json(found, name, asked.source))
+    else:
+        print(plan_text.table(found, name, asked.source), end="", flush=True)
+    if not found.fits:
+        nodes = f"{found.nodes} node(s) of {given.gpus_per_node} GPUs"
+        raise PlanRefused(
+            f"No topology on {nodes} holds {asked.model} with this load{' and may meet the targets' if asked.question.targets else ''}.",
+            do="Use more nodes or larger GPUs, a shorter --context, a lower --concurrency, or an fp8 KV cache "
+            "(--option kv-cache-dtype=fp8).",
+            reason="does_not_fit",
+        )
+
+
+def _asked(given: argparse.Namespace) -> Asked:
+    for name, most in LARGEST.items():
+        value = getattr(given, name)
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"--{kebab(name)} is {value}.", do=f"Give a number from 1 to {most:,}.", reason="bad_number")
+    gpu, device = assumed.gpu(given.gpu)
+    targets = _targets(given.slo)
+    try:
+        model = shape.read(given.model, given.cache or CACHE)
+        architecture = Architecture.from_config(model.config)
+    except ServemarkError as error:
+        raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from None
+    if architecture.unknown:
+        raise ConfigError(
+            f"The memory of {given.model} cannot be calculated ({architecture.unknown}).",
+            look="config.json of the model",
+            do="docs/explanation/planning.md lists what a shape must state.",
+            reason="architecture_unknown",
+        )
+    context = given.context or architecture.max_positions or 4096
+    output = given.output_tokens or max(1, context // 2)
+    if not 1 <= output < context:
+        raise ConfigError(f"--output-tokens is {output}, and a request has {context} tokens.", do="Give a smaller number.")
+    options = {"max-model-len": context, **_options(given.option or [])}
+    question = Question(
+        architecture,
+        model.weight_bytes,
+        assumed.node(gpu, given.gpus_per_node),
+        assumed.environment(),
+        (assumed.load(given.concurrency, context - output, output),),
+        options,
+        {},
+        device,
+        targets,
+    )
+    if targets and (why := question.no_bound):
+        raise ConfigError(
+            f"--slo needs a roofline bound, and {why}.",
+            do="Leave --slo out, or state memory, bandwidth and arithmetic of the GPU: --gpu '24GiB,0.6TB/s,125TFLOP/s'.",
+            reason="no_bound",
+        )
+    if unknown := refused_options(_options(given.option or []), question.points, question.check):
+        raise ConfigError(" ".join(unknown), do="Correct --option; it takes the options of `vllm serve`.", reason="unknown_option")
+    return Asked(given.model, model.source, question, given.nodes, context)
+
+
+def _targets(text: str | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in (text or "").split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        if name not in ranking.TARGETS or not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) == 0:
+            example = ",".join(f"{target}=N" for target in ranking.TARGETS)
+            raise ConfigError(f"--slo {text!r} is wrong at {part.strip()!r}.", do=f"Write {example}, in milliseconds, or a part of it.")
+        found[name] = float(value)
+    return found
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]*", name) or (equals and not value):
+            raise ConfigError(f"--option {text!r} is wrong.", do="Write --option NAME=VALUE, or NAME for a switch, as of `vllm serve`.")
+        found[kebab(name)] = value if equals else True
+    return found
+
+
+def _name(model: str) -> str:
+    """Return a name under ``models`` for what the user gave."""
+    path = model.partition("@")[0].rstrip("/")
+    parts = [part for part in re.split(r"[/:]", path.removesuffix("/config.json")) if part]
+    text = "model" if "=" in model or not parts else parts[-1].removesuffix(".json")
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:40].strip("-.") or "model"
