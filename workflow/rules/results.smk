@@ -148,6 +148,8 @@ rule publish_archive:
         published="<run>/published.json",
     log:
         "<logs>/publish_archive.log",
+    benchmark:
+        "<benchmarks>/publish_archive.tsv"
     localrule: True
     params:
         command=experiment.config.publish,

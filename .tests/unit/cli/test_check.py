@@ -194,3 +194,13 @@ def test_absent_file_of_an_environment_is_named_with_its_key(checkout, capsys, e
     assert code == 2 and len(found["problem"]) == 1
     assert found["problem"][0].startswith(f"my.yaml:7: {key}: ")
     assert "/no/such.sif" in found["problem"][0] or "absent.lock" in found["problem"][0]
+
+
+@pytest.mark.parametrize(("place", "state"), [("login", "problem"), ("job", "not checked")])
+def test_own_lock_file_is_a_problem_only_where_the_environment_is_built(checkout, tmp_path, monkeypatch, capsys, place, state):
+    slurm(tmp_path, monkeypatch)
+    _, found = run(capsys, environment="lock: ./absent.lock", site=f"build_on: {place}")
+    assert [text for text in found[state] if "environments.e.lock: " in text and "absent.lock" in text]
+    Path("absent.lock").write_text("idna==3.20\n")
+    _, found = run(capsys, environment="lock: ./absent.lock", site=f"build_on: {place}")
+    assert any("no digest" in text for text in found["problem"]), "a file that is here is read"

@@ -152,7 +152,10 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
             lock = _lock(f"environments.{name}.lock", asked, config.cluster)
             built = (build.prefix_of(lock, cache) / build.MARKER).exists()
         except ServemarkError as error:
-            state: Literal["problem", "not checked"] = "not checked" if error.reason == "nvidia_smi_failed" else "problem"
+            # Only the nodes that build the environment may have the file.
+            elsewhere = config.cluster and config.cluster.build_on == "job" and own_lock.is_path(asked) and not Path(asked).exists()
+            unknown = error.reason == "nvidia_smi_failed" or elsewhere
+            state: Literal["problem", "not checked"] = "not checked" if unknown else "problem"
             yield Finding(state, f"environments.{name}.lock: {error.what} {error.do or ''}", loc)
             continue
         except OSError as error:
