@@ -73,32 +73,30 @@ def test_failure_in_a_trial_is_a_gap_and_overload_is_a_miss(checkout: Checkout):
     ask(checkout)
     chat = checkout.config["workloads"]["chat"]
     listed = {**chat, "concurrency": [2], "requests": 6}
-    rate = {"search": {"from": 5, "to": 200, "trials": 3}}
+    rate = {"search": {"from": 5, "to": 200, "trials": 5}}
     paced = {name: value for name, value in chat.items() if name != "concurrency"} | {"request_rate": rate, "requests": 20}
     checkout.config["workloads"] = {"paced": paced, "chat": chat, "listed": listed}
     checkout.inject("none")
     running = checkout.start(**SERVER)
-    checkout.wait_for_progress("paced-q5-r1: VALID", seconds=120)
+    checkout.wait_for_progress("paced-q200-r1: ", seconds=180)
     checkout.inject("die_after:1")
     done = running.wait(240)
     assert done.rc == 1, done.text
-    # The listed point comes first. The server died in the second trial of the first search, so both searches ended with a gap.
-    assert checkout.rows()["a", "listed-c2-r1"]["verdict"] == "VALID"
-    assert set(checkout.rejected()) == {"a/paced-q200-r1.1", "a/chat-c1-r1.1"}
+    # The listed point comes first. The server died in a trial of the first search, so both searches ended with a gap.
+    assert ("a", "listed-c2-r1") in checkout.rows()
+    died, skipped = sorted(checkout.rejected(), reverse=True)
+    assert died.startswith("a/paced-q") and skipped == "a/chat-c1-r1.1"
     assert search(checkout, "paced").ended == search(checkout).ended == "invalid"
 
     checkout.inject("fail_requests:2")
     done = checkout.run(**SERVER)
     assert done.rc == 0, done.text
     found = search(checkout, "paced")
-    assert [(trial.value, trial.verdict, trial.decision) for trial in found.trials][:2] == [
-        (20, "VALID", "meets"),
-        (200, "INVALID", "misses"),
-    ]
-    assert (found.meets, found.asked.variable) == (5, "request_rate") and found.misses is not None
+    decisions = {trial.value: trial.decision for trial in found.trials}
+    assert (decisions[5], decisions[200], found.meets, found.asked.variable) == ("meets", "misses", 5, "request_rate")
+    overloaded = {trial.point.load.name for trial in found.trials if trial.verdict == "INVALID"}
     assert (search(checkout).ended, search(checkout).misses) == ("from_misses", 1)
-    holes = {hole["point"] for hole in checkout.record("check.json")["holes"]}
-    assert {"paced-q200-r1", "chat-c1-r1"} <= holes
+    assert overloaded and {hole["point"] for hole in checkout.record("check.json")["holes"]} == overloaded | {"chat-c1-r1"}
     assert "misses at 1" in (checkout.results / "summary.txt").read_text()
     assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
 
