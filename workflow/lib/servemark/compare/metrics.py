@@ -39,6 +39,8 @@ METRICS = {
     )
 }
 """By name in --gate, in the order of tables."""
+COLUMNS = tuple(name for metric in METRICS.values() for name in (metric.column, f"{STEADY}{metric.column}"))
+"""The columns of the table behind them."""
 
 
 @dataclass(frozen=True)

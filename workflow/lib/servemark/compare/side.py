@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from servemark.compare import reference
+from servemark.compare import metrics, reference
 from servemark.compare.errors import NotComparable
 from servemark.compare.facts import Facts, of_reference, of_run
 from servemark.errors import ServemarkError
@@ -177,7 +177,7 @@ def _point(at: LoadKey, load: LoadPoint, row: Mapping[str, Any] | None) -> SideP
 
 
 def _rows(measurements: Sequence[Measurement]) -> dict[tuple[str, LoadKey], Mapping[str, Any]]:
-    rows = views.medians(table.aggregate(table.tidy(measurements)))
+    rows = views.medians(table.aggregate(table.tidy(measurements), metrics.COLUMNS))
     return {(row["deployment"], LoadKey(row["workload"], row["concurrency"], row["request_rate_per_s"])): row for row in rows}
 
 

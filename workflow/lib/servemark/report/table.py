@@ -23,7 +23,6 @@ from servemark.report.measured import Row, topology
 
 SCHEMA = {column.name: column.dtype for column in COLUMNS}
 FIGURES = tuple(column.name for column in COLUMNS if column.figure and column.label)
-_STEADY_FIGURES = [name for name in FIGURES if name.startswith(STEADY)]
 _WHY = (f"{STEADY}missing", f"{STEADY}too_few")
 LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 
@@ -58,13 +57,16 @@ def _order(item: Measurement) -> tuple[Any, ...]:
     return (configured(item.deployment), at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
 
 
-def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
+def aggregate(frame: pd.DataFrame, figures: Sequence[str] = FIGURES) -> pd.DataFrame:
     """Return one row per deployment, workload and load: ``COLUMN_median``, ``_min`` and ``_max`` over accepted repetitions.
 
     A result of the steady state is missing if one accepted repetition has none; ``steady_missing`` and ``steady_too_few`` state the reason
     of the first one. ``FIGURE_repetitions`` is the number of values behind them, ``_low`` and ``_high`` the ends of their interval
     (``measurement.intervals``), empty if there is none. ``repetitions_asked`` counts all repetitions, ``_accepted`` VALID and SUSPECT
     ones, ``_suspect`` SUSPECT ones. Rows are in the order of ``tidy``.
+
+    Args:
+        figures: the columns to aggregate. All of them take seconds for thousands of rows.
     """
     # A Python function per group would take seconds for thousands of groups.
     marked = frame.assign(accepted=frame["verdict"] != "INVALID", suspect=frame["verdict"] == "SUSPECT")
@@ -74,18 +76,17 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
         repetitions_accepted=("accepted", "sum"),
         repetitions_suspect=("suspect", "sum"),
     ).astype("Int64")
-    figures = groups[list(FIGURES)].agg(["median", "min", "max"])
-    known = groups[_STEADY_FIGURES].count()
-    missing = known.lt(counts["repetitions_accepted"], axis=0)
-    for name in _STEADY_FIGURES:
-        figures.loc[missing[name], name] = math.nan
-    figures.columns = [f"{figure}_{statistic}" for figure, statistic in figures.columns]
-    return counts.join(groups[list(_WHY)].first()).join([figures, *_intervals(marked, missing)]).reset_index()
+    found = groups[list(figures)].agg(["median", "min", "max"])
+    steady = [name for name in figures if name.startswith(STEADY)]
+    missing = groups[steady].count().lt(counts["repetitions_accepted"], axis=0)
+    for name in steady:
+        found.loc[missing[name], name] = math.nan
+    found.columns = [f"{figure}_{statistic}" for figure, statistic in found.columns]
+    return counts.join(groups[list(_WHY)].first()).join([found, *_intervals(marked, missing, list(figures))]).reset_index()
 
 
-def _intervals(frame: pd.DataFrame, missing: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _intervals(frame: pd.DataFrame, missing: pd.DataFrame, names: list[str]) -> Iterator[pd.DataFrame]:
     """Yield the number of values of each result in a load point, and the ends of their intervals; nothing where it is ``missing``."""
-    names = list(FIGURES)
     known = frame[names].astype("float64")
     logs = frame.assign(**np.log(known.where(known > 0)))
     values, positive = (of.groupby(list(LOAD), dropna=False, sort=False)[names] for of in (frame, logs))

@@ -1,0 +1,69 @@
+"""Print how long comparing, collecting and reporting take for large runs, and the size of the page.
+
+python .tests/growth/measure.py [MEASUREMENTS] [POINTS]    default: 20,000 measurements, 2,000 points for the comparison
+
+CPU seconds of this process: other work on the machine does not change them much.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / ".tests")]
+
+from builders import report_data_large  # noqa: E402
+from builders.written_run import written  # noqa: E402
+from servemark.compare import compared, page as compare_page, text  # noqa: E402
+from servemark.records import Measurement, record_files  # noqa: E402
+from servemark.report import gather, page, table  # noqa: E402
+
+
+def timed(what: str, call: Callable[[], Any]) -> Any:
+    """Call a function and print its CPU seconds."""
+    begin = time.process_time()
+    result = call()
+    print(f"{time.process_time() - begin:8.1f} s  {what}", flush=True)
+    return result
+
+
+def comparison(points: int, folder: Path) -> None:
+    sides = [written(report_data_large.large(points // 20, 20, 1), folder / side) for side in "ab"]
+    found = timed(f"compare two runs of {points} points", lambda: compared.compare(*sides))
+    timed("its text and page", lambda: (text.text(found.record), compare_page.render(found)))
+
+
+def report(measurements: int, folder: Path) -> None:
+    data = report_data_large.large(measurements // 20, 10, 2)
+    run = written(data, folder / "run")
+
+    def collect() -> None:
+        records = [Measurement.read(path) for path in record_files(run, data.plans)]
+        frame = table.tidy(records)
+        table.write_csv(frame, folder / "measurements.csv")
+        table.write_parquet(frame, folder / "measurements.parquet")
+
+    timed(f"collect {measurements} measurements", collect)
+    timed("read the run for the page", lambda: gather.read(run).collected())
+    html = timed(f"page of {measurements} measurements", lambda: page.render(data))
+    print(f"{len(html.encode()) / 1e6:8.1f} MB page")
+
+
+def main() -> None:
+    measurements, points = (int(word) for word in [*sys.argv[1:], *("20000", "2000")[len(sys.argv) - 1 :]])
+    folder = Path(tempfile.mkdtemp())
+    try:
+        comparison(points, folder)
+        report(measurements, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
