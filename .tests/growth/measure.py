@@ -20,7 +20,8 @@ sys.path[:0] = [str(ROOT / ".tests")]
 
 from builders import report_data_large  # noqa: E402
 from builders.written_run import written  # noqa: E402
-from servemark.compare import compared, page as compare_page, text  # noqa: E402
+from servemark.compare import compared, text  # noqa: E402
+from servemark.compare import page as compare_page  # noqa: E402
 from servemark.records import Measurement, record_files  # noqa: E402
 from servemark.report import gather, page, table  # noqa: E402
 

@@ -52,7 +52,7 @@ def test_files_are_written_and_the_configuration_is_valid(built_run, checkout, c
     assert (folder / "models/tiny/manifest.json").read_bytes() == (built_run.folder / "models/tiny/manifest.json").read_bytes()
     assert (folder / "envs/cpu.lock").is_file() and (folder / "environments/cpu/environment.json").is_file()
     before = json.loads((built_run.folder / "config.json").read_text())
-    assert set(before) - set(config(folder)) == {"cache", "hub_cache", "share_ledger"}
+    assert set(before) - set(config(folder)) == {"cache", "hub_cache", "share_ledger", "publish"}
     for room in ("deployments", "workloads", "models", "verdict"):
         assert config(folder)[room] == before[room]
     assert not (checkout / "results").exists()

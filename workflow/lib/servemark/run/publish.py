@@ -6,8 +6,7 @@ from pathlib import Path
 from servemark.config.after import with_archive
 from servemark.deployment.context import Stage
 from servemark.errors import ServemarkError
-from servemark.processes.children import run_tool
-from servemark.records import Published, utc_now
+from servemark.processes.children import ToolResult, run_tool
 
 TIMEOUT_S = 24 * 3600.0
 """An upload of the largest archive, 16 GiB, takes 18 hours at 2 Mbit/s."""
@@ -20,7 +19,7 @@ class PublishFailed(ServemarkError):
     default_reason = "publish_failed"
 
 
-def publish(command: tuple[str, ...], archive: Path, stage: Stage, environ: Mapping[str, str]) -> Published:
+def publish(command: tuple[str, ...], archive: Path, stage: Stage, environ: Mapping[str, str]) -> ToolResult:
     """Run the command to its end. Its output goes to the stage's log.
 
     Args:
@@ -30,7 +29,7 @@ def publish(command: tuple[str, ...], archive: Path, stage: Stage, environ: Mapp
     Raises:
         PublishFailed: the command cannot be started or exits with another code than 0.
     """
-    sha256 = archive.with_name(f"{archive.name}.sha256").read_text().split()[0]
+    sha256 = sha256_of(archive)
     run = archive.name.removesuffix(".tar.zst")
     env = {**environ, "SERVEMARK_ARCHIVE": str(archive), "SERVEMARK_SHA256": sha256, "SERVEMARK_RUN": run}
     do = f"{archive} is complete. Repair the command or the key `publish`, and rerun snakemake: only the command runs again."
@@ -43,4 +42,9 @@ def publish(command: tuple[str, ...], archive: Path, stage: Stage, environ: Mapp
         said = stage.log.read_text(errors="replace").strip().splitlines()[-_QUOTED:]
         what = "\n".join([f"The command of `publish`, {command[0]}, failed: {how}.", *(f"  {line}" for line in said)])
         raise PublishFailed(what, look=str(stage.log), do=do)
-    return Published(command=command, archive_sha256=sha256, published_at=utc_now(), seconds=round(done.seconds, 3))
+    return done
+
+
+def sha256_of(archive: Path) -> str:
+    """Return the digest in the file next to an archive."""
+    return archive.with_name(f"{archive.name}.sha256").read_text().split()[0]
