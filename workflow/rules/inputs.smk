@@ -5,6 +5,7 @@ import os
 from servemark.config import restarts, searches
 from servemark.environments import lockfiles, own_lock
 from servemark.measurement import contents, slo
+from servemark.records.restarts import configured
 from servemark.variables import passed_on
 
 
@@ -93,7 +94,10 @@ def deployment_parameters(wildcards):
     inherited = passed_on.deciding(passed_on.into_image(os.environ, ()) if image else os.environ, deployment.topology.record(), given)
     # Only a run may write: a dry run also comes here.
     named = contents.digests(deployment.options, inherited | given, experiment.config.cache, keep=experiment.executes)
-    return {
+    choice = experiment.choices.get(configured(wildcards.deployment))
+    # Without a choice no further keys: changed parameters would plan the deployments of every finished run again.
+    automatic = {"choice": choice.model_dump(mode="json"), "ledger": str(experiment.config.ledger_folder)} if choice else {}
+    return automatic | {
         "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache", "options_file"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "searches": [one.model_dump(mode="json") for one in experiment.searches[wildcards.deployment]],

@@ -25,7 +25,7 @@ from servemark.files import storage
 from servemark.machine import hardware, network
 from servemark.planning import exposure
 from servemark.records.restarts import configured
-from servemark.run import scheduled
+from servemark.run import scheduled, topologies
 from servemark.weights import hub_source
 
 PATIENCE_S = 5.0
@@ -51,6 +51,7 @@ def check(path: Path, cluster: str | None = None) -> None:
         ConfigError: the configuration is wrong, or this machine or Slurm cannot run it.
     """
     config = expand(load(path, cluster))
+    config, choices = topologies.resolved(config, Path("results") / config.run)
     where = "on the cluster" if config.cluster else "on this machine"
     print(f"{path}: valid. Run {config.run}, {where}, results in results/{config.run}/")
     counts = Counter(configured(start) for start in starts(config) for _ in points(config, start))
@@ -62,6 +63,8 @@ def check(path: Path, cluster: str | None = None) -> None:
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
             f"{topology.record().world_size} rank(s), {counts[name]} load points{_trials(config, name)}{more}"
         )
+        if choice := choices.get(name):
+            print(f"    topology: auto: {choice.why}")
         exclusive = config.cluster is None or config.cluster.exclusive
         for note in exposure.notes(topology.record(), exclusive=exclusive):
             print(f"    warning: {note} See {exposure.PAGE}.")

@@ -18,7 +18,7 @@ from servemark.weights import shape
 from servemark.weights.architecture import Architecture
 
 CACHE = Path("results/cache")
-LARGEST = {"gpus_per_node": 64, "nodes": 1000, "context": 100_000_000, "concurrency": 1_000_000}
+LARGEST = {"gpus_per_node": 32, "nodes": ranking.MAX_NODES, "context": 100_000_000, "concurrency": 1_000_000}
 
 
 @dataclass(frozen=True)

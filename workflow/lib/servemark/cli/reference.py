@@ -113,8 +113,8 @@ def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], 
         elif typing.get_origin(inner) is tuple:
             inner, key = typing.get_args(inner)[0], f"{key}[]"
         elif any("$ref" in choice for choice in part.get("anyOf", ())):
-            # A section that may be absent.
-            inner = typing.get_args(inner)[0]
+            # A section that may be absent, or a word in its place.
+            inner = next(iter(typing.get_args(inner)), inner)
         for kind in KINDS.values() if inner == Workload else (inner,):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 # A key that several kinds of workload share has one row.

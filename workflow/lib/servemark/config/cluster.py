@@ -96,6 +96,10 @@ class Site(Strict):
         default=0, description="GPUs requested on each node, and the most that a topology may use there; 0: none"
     )
     gpu_type: Word | None = Field(default=None, description="Slurm's type of the GPUs, `--gres=gpu:TYPE:N`")
+    gpu: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        default=None,
+        description="the GPU of the nodes as `servemark plan --gpu` takes it, for `topology: auto`; default `gpu_type`",
+    )
     cpus_per_node: Count | None = Field(
         default=None,
         description="CPUs requested on each node if not `exclusive` (default Slurm's choice); `clients: auto` depends on it too",

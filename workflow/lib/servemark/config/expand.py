@@ -162,7 +162,9 @@ def _variant(entry: Deployment | Workload, picked: dict[str, Any]) -> dict[str, 
     data = entry.model_dump(exclude_unset=True)
     for key, value in picked.items():
         head, *inner = _path(key)
-        data[head] = {**data.get(head, {}), inner[0]: value} if inner else value
+        # A swept key of the topology takes the place of `topology: auto`.
+        before = data.get(head)
+        data[head] = {**(before if isinstance(before, dict) else {}), inner[0]: value} if inner else value
     return data
 
 

@@ -6,7 +6,17 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from servemark.config.after import Command, Exports
 from servemark.config.cluster import Site
@@ -30,7 +40,7 @@ from servemark.config.field_types import (
 )
 from servemark.config.prices import Prices
 from servemark.config.slo import Slo
-from servemark.config.topology import AskedTopology
+from servemark.config.topology import AUTO, AskedTopology, AutomaticTopology, automatic, schema_with_auto
 from servemark.config.workload import Workload
 from servemark.measurement.thresholds import Verdict
 from servemark.records import Strict
@@ -95,8 +105,11 @@ class Deployment(Strict):
 
     model: Annotated[str, reference("models")] = Field(description="a name under `models`")
     environment: Annotated[str, reference("environments")] = Field(description="a name under `environments`")
-    topology: AskedTopology = Field(
-        default_factory=AskedTopology, description="ranks, and the executor that starts them; default one process"
+    topology: Annotated[AskedTopology, BeforeValidator(automatic)] = Field(
+        default_factory=AskedTopology,
+        json_schema_extra=schema_with_auto,
+        description="ranks, and the executor that starts them; default one process. `auto`: the first topology that `servemark plan` ranks "
+        "for the nodes of this run; results/RUN/topologies.json keeps the choice (docs/explanation/planning.md)",
     )
     options: ServeOptions = Field(
         default={},
@@ -120,6 +133,10 @@ class Deployment(Strict):
         description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: an empty folder for each "
         "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` take precedence",
     )
+
+    @field_serializer("topology", mode="wrap")
+    def _auto(self, topology: AskedTopology, serialize: SerializerFunctionWrapHandler) -> Any:
+        return AUTO if isinstance(topology, AutomaticTopology) else serialize(topology)
 
     @field_validator("options")
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -105,3 +107,21 @@ class AskedTopology(Shape):
         ranks = self.world_size
         found = [n for n in range(1, ranks + 1) if self._divides(n) and ranks <= n * (gpus_per_node or ranks)]
         return f"legal for `nodes` here: {', '.join(map(str, found))}" if found else "no number of nodes fits: change the sizes"
+
+
+AUTO = "auto"
+
+
+class AutomaticTopology(AskedTopology):
+    """``topology: auto`` until servemark has chosen; its sizes are those of one process."""
+
+
+def automatic(value: Any) -> Any:
+    """Return the topology that stands for ``auto``; anything else unchanged."""
+    return AutomaticTopology() if value == AUTO else value
+
+
+def schema_with_auto(schema: dict[str, Any]) -> None:
+    """Let a JSON schema take ``auto`` next to the mapping."""
+    if reference := schema.pop("$ref", None):
+        schema["anyOf"] = [{"$ref": reference}, {"const": AUTO}]

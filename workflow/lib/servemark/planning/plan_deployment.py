@@ -1,6 +1,7 @@
 """Plan a deployment: refuse everything that is known to fail before servemark starts anything."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from servemark.config.cluster import Site
@@ -13,13 +14,24 @@ from servemark.environments.options import Fault
 from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
-from servemark.measurement import contents, key
+from servemark.measurement import contents, key, measured_topologies
 from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
 from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
 from servemark.planning.software import require_software, turned_off
-from servemark.records import Argument, EnvironmentCheck, Hardware, LoadPoint, Manifest, Plan, PlannedPoint, PlannedSearch, Strict
+from servemark.records import (
+    Argument,
+    EnvironmentCheck,
+    Hardware,
+    LoadPoint,
+    Manifest,
+    Plan,
+    PlannedPoint,
+    PlannedSearch,
+    Strict,
+    TopologyChoice,
+)
 from servemark.weights.architecture import Architecture
 
 
@@ -33,6 +45,8 @@ class DeploymentSpec(Strict):
         contents: path in options or variables -> sha256 of its content.
         served_name: None for the model's key in the configuration.
         searches, ends: the searches, and the load points at both ends of each: the plan allows for them and does not list them.
+        choice: None unless the configuration has ``topology: auto``.
+        ledger: folder of the finished measurements that are shown next to the choice; None without a choice.
     """
 
     deployment: Deployment
@@ -44,6 +58,8 @@ class DeploymentSpec(Strict):
     served_name: str | None = None
     searches: tuple[PlannedSearch, ...] = ()
     ends: tuple[LoadPoint, ...] = ()
+    choice: TopologyChoice | None = None
+    ledger: str | None = None
 
 
 def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: EnvironmentCheck, manifest: Manifest) -> Plan:
@@ -107,6 +123,8 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         inherited=inherited,
         modules=modules,
         estimate=estimate,
+        choice=spec.choice,
+        measured=measured_topologies.sentences(Path(spec.ledger), manifest.digest, hardware) if spec.ledger else (),
         warnings=(*kernels, *advise(demand).values(), *check.warnings),
         points=planned,
         searches=spec.searches,

@@ -5,6 +5,7 @@ file exists.
 """
 
 from servemark.records.base import Failure, Record, RecordT, Strict, replacing, utc_now, write_atomically
+from servemark.records.choice import Topologies, TopologyChoice
 from servemark.records.comparison import ComparedMetric, ComparedPoint, ComparedSide, Comparison, Difference, GateResult, OneSided
 from servemark.records.counters import EngineCounters, ServerCounters
 from servemark.records.deployment import (
@@ -69,5 +70,6 @@ __all__ = [
     "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "Published", "RandomPrompts", "RayNode", "RayState", "Ready",
     "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace",
     "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry",
-    "TelemetryTimeline", "Timeline", "Topology", "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
+    "TelemetryTimeline", "Timeline", "Topologies", "Topology", "TopologyChoice", "read_with_trials", "record_files", "replacing",
+    "utc_now", "write_atomically",
 ]  # fmt: skip

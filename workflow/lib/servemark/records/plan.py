@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+from servemark.records.choice import TopologyChoice
 from servemark.records.load_point import LoadPoint, embed
 from servemark.records.search import PlannedPoint, PlannedSearch, Search
 from servemark.records.topology import Topology
@@ -48,6 +49,13 @@ class Plan(Record):
     modules: tuple[str, ...] = Field(default=(), description="modules that are loaded on every node before any process starts")
     estimate: Estimate | None = None
     warnings: tuple[str, ...] = ()
+    choice: TopologyChoice | None = Field(
+        default=None, description="the choice of `topology: auto`; null: the configuration has the topology"
+    )
+    measured: tuple[str, ...] = Field(
+        default=(),
+        description="with `topology: auto`: what the ledger has measured of the model on such GPUs, a sentence for each topology",
+    )
     points: tuple[PlannedPoint, ...]
     searches: tuple[PlannedSearch, ...] = Field(default=(), description="run after the points; their trials are in search.json")
     contents: dict[str, str] = Field(default={}, description="path in options or variables -> sha256 of its content, which is in the key")

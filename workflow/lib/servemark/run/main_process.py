@@ -33,8 +33,8 @@ from servemark.errors import ConfigError, ServemarkError
 from servemark.files import folder_name, private, storage
 from servemark.machine import git_state
 from servemark.processes import identity
-from servemark.records import LoadPoint, Measurement, PlannedSearch, Search, write_atomically
-from servemark.run import restore, run_lock, signals
+from servemark.records import LoadPoint, Measurement, PlannedSearch, Search, TopologyChoice, write_atomically
+from servemark.run import restore, run_lock, signals, topologies
 from servemark.run import scheduled as scheduled_run
 from servemark.supervisor import ownership
 
@@ -53,17 +53,18 @@ class Experiment:
     before: Mapping[tuple[str, str], str | None] = field(repr=False)
     searches: Mapping[str, tuple[PlannedSearch, ...]] = field(default_factory=dict)
     executes: bool = False
+    choices: Mapping[str, TopologyChoice] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Config) -> Experiment:
-        """Expand every deployment's points."""
+    def of(cls, config: Config, choices: Mapping[str, TopologyChoice] | None = None) -> Experiment:
+        """Expand every deployment's points. ``choices``: of the deployments with ``topology: auto``."""
         every = {name: _in_order(config, name) for name in starts(config)}
         before = {
             (name, point.name): earlier.name if earlier else None
             for name, chain in every.items()
             for point, earlier in zip(chain, [None, *chain], strict=False)
         }
-        return cls(config, every, before, {name: searches(config, name) for name in every})
+        return cls(config, every, before, {name: searches(config, name) for name in every}, choices=choices or {})
 
     @property
     def folder(self) -> Path:
@@ -126,7 +127,7 @@ def load(
             return paths.problems(config, Path("results") / config.run) if is_main else []
 
         checked = config_load.validate(data, [Path(source) for source in sources], scheduled_run.default_cluster(), look)
-        experiment = Experiment.of(expand(checked))
+        experiment = Experiment.of(*topologies.resolved(expand(checked), Path("results") / checked.run, choose=is_main))
         if scheduled and experiment.config.cluster is None:
             raise ConfigError(
                 "`cluster` is empty in the configuration, but this profile submits jobs to a cluster.",
@@ -165,6 +166,7 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
     # No other run is alive in this checkout, so live records and keys belong to dead deployments.
     _remove_live_records(experiment)
     atexit.register(storage.tidy, _remove_live_records, experiment)
+    topologies.keep(experiment.folder, experiment.choices)
     _write_settings(experiment)
     _print(restore.make_good(experiment.folder, config))
     git_state.note(experiment.folder, git_state.look(Path.cwd(), [Path(path) for path in sources]))
