@@ -30,6 +30,7 @@ pathvars:
 
 
 wildcard_constraints:
+    dataset=NAME,
     deployment=START,
     environment=NAME,
     model=NAME,
@@ -42,6 +43,7 @@ include: "workflow/rules/inputs.smk"
 include: "workflow/rules/resources.smk"
 include: "workflow/rules/environment.smk"
 include: "workflow/rules/weights.smk"
+include: "workflow/rules/datasets.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/deployment.smk"
 include: "workflow/rules/results.smk"

@@ -2,9 +2,11 @@
 
 import os
 
-from servemark.config import restarts, searches
+from servemark.config import paths, restarts, searches
+from servemark.config.workload import StagedWorkload
 from servemark.environments import lockfiles, own_lock
 from servemark.measurement import contents, slo
+from servemark.records import StagedPrompts
 from servemark.records.restarts import configured
 from servemark.variables import passed_on
 
@@ -19,6 +21,22 @@ def environment_check_of(wildcards):
 
 def manifest_of(wildcards):
     return f"<run>/models/{configured_deployment(wildcards).model}/manifest.json"
+
+
+def datasets_by_name(*, shared=False):
+    """Return the source of every data set that a deployment's prompts come from, by its name. ``shared``: only with `share_prompts`."""
+    workloads = [experiment.config.workloads[name] for name in paths.used_workloads(experiment.config)]
+    return {one.dataset.name: one.dataset for one in workloads if isinstance(one, StagedWorkload) and (one.share_prompts or not shared)}
+
+
+def dataset_file(wildcards):
+    return datasets_by_name()[wildcards.dataset].path
+
+
+def datasets_of(wildcards):
+    """Return the records of the data sets of a deployment's load points."""
+    names = {point.prompts.name for point in experiment.points[wildcards.deployment] if isinstance(point.prompts, StagedPrompts)}
+    return [f"<run>/datasets/{name}/dataset.json" for name in sorted(names)]
 
 
 def configured_deployment(wildcards):
@@ -152,6 +170,7 @@ def records_of_the_run(wildcards):
         *per_name("environment", "<run>/environments/{name}/environment.json"),
         *per_name("environment", "<run>/environments/{name}/check.json"),
         *per_name("model", "<run>/models/{name}/manifest.json"),
+        *(f"<run>/datasets/{name}/dataset.json" for name in sorted(datasets_by_name())),
         *per_deployment("<run>/deployments/{deployment}/plan.json"),
         *per_deployment("<run>/deployments/{deployment}/fabric.json"),
         *per_deployment("<run>/deployments/{deployment}/startup.json"),

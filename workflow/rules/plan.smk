@@ -11,6 +11,7 @@ rule plan_deployment:
         hardware="<run>/hardware.json",
         check=environment_check_of,
         manifest=manifest_of,
+        datasets=datasets_of,
     output:
         plan=report(
             "<run>/deployments/{deployment}/plan.json",

@@ -114,6 +114,7 @@ rule archive_results:
     localrule: True
     params:
         code=code_of("archive_results"),
+        share_prompts=sorted(datasets_by_name(shared=True)),
     script:
         "../scripts/archive_results.py"
 

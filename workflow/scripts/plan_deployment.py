@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from servemark.planning import prompts
 from servemark.planning.plan_deployment import DeploymentSpec, plan
-from servemark.records import EnvironmentCheck, Hardware, Manifest
+from servemark.records import Dataset, EnvironmentCheck, Hardware, Manifest
 from servemark.run.stage import stage
 
 if TYPE_CHECKING:
@@ -11,12 +12,14 @@ if TYPE_CHECKING:
 
 name = snakemake.wildcards.deployment
 with stage("plan_deployment", name, snakemake.log[0]) as here:
+    spec, manifest = DeploymentSpec.model_validate(snakemake.params.spec), Manifest.read(snakemake.input.manifest)
+    datasets = {dataset.name: dataset for dataset in map(Dataset.read, snakemake.input.datasets)}
     planned = plan(
         name,
-        DeploymentSpec.model_validate(snakemake.params.spec),
+        spec.model_copy(update={"points": prompts.resolved(spec.points, datasets, manifest)}),
         Hardware.read(snakemake.input.hardware),
         EnvironmentCheck.read(snakemake.input.check),
-        Manifest.read(snakemake.input.manifest),
+        manifest,
     )
     planned.write(snakemake.output.plan)
     trials = sum(search.trials for search in planned.searches)

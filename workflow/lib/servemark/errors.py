@@ -38,6 +38,12 @@ class WeightsRefused(ServemarkError):
     default_reason = "weights_refused"
 
 
+class DatasetRefused(ServemarkError):
+    """A data set of prompts is missing, or a row of it cannot be used."""
+
+    default_reason = "dataset_refused"
+
+
 class PlanRefused(ServemarkError):
     """The topology cannot serve this model on this hardware."""
 

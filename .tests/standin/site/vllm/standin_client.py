@@ -43,11 +43,12 @@ def arguments(argv):
     parser = argparse.ArgumentParser(prog="vllm bench serve", allow_abbrev=False)
     texts = {
         "base-url": None, "host": "127.0.0.1", "endpoint": "/v1/completions", "model": None,
-        "served-model-name": None, "tokenizer": None, "dataset-name": "random", "label": None, "result-dir": None,
+        "served-model-name": None, "tokenizer": None, "dataset-name": "random", "dataset-path": None, "label": None, "result-dir": None,
         "result-filename": None, "percentile-metrics": "ttft,tpot,itl", "metric-percentiles": "99",
     }  # fmt: skip
     whole = {
-        "port": 8000, "random-input-len": 1024, "random-output-len": 128, "num-prompts": 1000, "max-concurrency": None,
+        "port": 8000, "random-input-len": 1024, "random-output-len": 128, "custom-output-len": 256,
+        "num-prompts": 1000, "max-concurrency": None,
         "seed": 0, "num-warmups": 0, "ready-check-timeout-sec": 0,
     }  # fmt: skip
     numbers = {"request-rate": math.inf, "burstiness": 1.0, "temperature": None}
@@ -63,14 +64,15 @@ def arguments(argv):
     return args
 
 
-def request(args, prompt):
+def request(args, row):
     """Send one prompt and read its stream. Like vLLM's client, keep errors as text and raise none."""
+    prompt, max_tokens = row
     output = Output(prompt_len=args.random_input_len, start_time=time.perf_counter())
     url = urlsplit(args.base_url)
     payload = {
         "model": args.served_model_name or args.model,
         "prompt": prompt,
-        "max_tokens": args.random_output_len,
+        "max_tokens": max_tokens,
         "temperature": args.temperature,
         "ignore_eos": args.ignore_eos,
         "stream": True,
@@ -254,7 +256,13 @@ def main(argv):
     if client_fault() == "hang":
         threading.Event().wait()
     rng = random.Random(args.seed)
-    prompts = [" ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)]
+    if args.dataset_name == "custom":
+        rows = [json.loads(line) for line in Path(args.dataset_path).read_text().splitlines()]
+        lengths = [row["output_tokens"] if args.custom_output_len == -1 else args.custom_output_len for row in rows]
+        prompts = [(row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
+    else:
+        texts = [" ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)]
+        prompts = [(text, args.random_output_len) for text in texts]
     if args.ready_check_timeout_sec > 0:
         first_request(args, prompts[0])
     for _ in range(args.num_warmups):

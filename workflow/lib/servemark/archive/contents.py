@@ -7,9 +7,11 @@ from pathlib import Path
 
 from servemark.archive import seal as sealing
 from servemark.archive.crate import describe
+from servemark.config.load import read_resolved
+from servemark.config.workload import StagedWorkload
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
-from servemark.records import Environment, Search, read_with_trials
+from servemark.records import Dataset, Environment, Search, StagedPrompts, read_with_trials
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 from servemark.weights import hub_token
@@ -32,10 +34,13 @@ _ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """Return name in the archive -> file: records, raw results, logs, table and report of the run, and files of its environments.
 
+    The rows of a data set are among them only with ``share_prompts``.
     Excluded are load points, searches and exports of an earlier configuration, and lock files of environments that the run did not use.
     """
     files = {}
     plans = [read_with_trials(path.parent) for path in run_folder.glob("deployments/*/plan.json")]
+    prompts = {load.prompts.name for plan in plans for load in plan.loads if isinstance(load.prompts, StagedPrompts)}
+    shared = sorted(prompts & _shared(run_folder)) if prompts else []
     planned = {
         (run_folder / "deployments" / plan.deployment / "points" / f"{load.name}{suffix}")
         for plan in plans
@@ -51,8 +56,11 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
             continue
         if inside.as_posix() in _LEFT_OUT_AT_THE_TOP or _LEFT_OUT_FOLDERS.intersection(inside.parts[:-1]):
             continue
+        if inside.parts[0] == "datasets" and inside.parts[1] not in prompts:
+            continue
         if inside.parts[0] != "deployments" or inside.parts[2:3] not in (("points",), ("searches",)) or path in planned:
             files[inside.as_posix()] = path
+    files |= {f"datasets/{name}/prompts.jsonl": Path(Dataset.read(run_folder / "datasets" / name / "dataset.json").path) for name in shared}
     # Environment "workflow" runs the workflow itself.
     made = [Environment.read(path) for path in sorted(run_folder.glob("environments/*/environment.json"))]
     used = {*(one.lock for one in made), "workflow"}
@@ -62,6 +70,12 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
         if path.suffix in _ENVIRONMENT_FILES and path.is_file() and "__pycache__" not in path.parts and (not locks or path.stem in used):
             files[f"envs/{path.relative_to(envs).as_posix()}"] = path
     return files
+
+
+def _shared(run_folder: Path) -> set[str]:
+    """Return the names of the data sets whose prompts the configuration shares."""
+    workloads = read_resolved(run_folder / "config.json").workloads.values()
+    return {one.dataset.name for one in workloads if isinstance(one, StagedWorkload) and one.share_prompts}
 
 
 def archive(run_folder: Path, envs: Path, destination: Path, environ: Mapping[str, str]) -> sealing.ArchiveInfo:

@@ -10,7 +10,9 @@ from pathlib import Path
 from servemark.config.container import Container
 from servemark.config.model import Config
 from servemark.config.problems import Loc, Problem, shortened
+from servemark.config.workload import StagedWorkload
 from servemark.containers import runtimes
+from servemark.datasets import rows
 from servemark.environments import build, lockfiles, options, own_lock, wheels
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import hub_source, manifest
@@ -29,6 +31,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
         staged = run and (run / "models" / name / "manifest.json").exists()
         if not staged and (fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy")):
             found.append(Problem(("models", name, "source"), fault))
+    found += _dataset_faults(config, run)
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
         python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
         if not described and not os.access(python, os.X_OK):
@@ -49,6 +52,26 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
         if not described and (fault := _bundle_fault(config, lock, folder)):
             found.append(Problem(("environments", name, "wheels"), fault))
     return found
+
+
+def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
+    """Yield the rows that cannot be used. The main process's machine stages data sets, so it can read their files."""
+    for name in used_workloads(config):
+        workload = config.workloads[name]
+        if not isinstance(workload, StagedWorkload):
+            continue
+        source, recorded = workload.dataset, workload.output_tokens == "recorded"
+        record = run and run / "datasets" / source.name / "dataset.json"
+        with contextlib.suppress(OSError):
+            if record and record.stat().st_mtime >= os.stat(source.path).st_mtime:
+                continue
+        for fault in rows.faults(source, recorded=recorded):
+            yield Problem(("workloads", name, "dataset", source.kind), fault)
+
+
+def used_workloads(config: Config) -> list[str]:
+    """Return the workloads that a deployment measures."""
+    return sorted({name for deployment in config.deployments.values() for name in deployment.workloads or config.workloads})
 
 
 def _lock_fault(asked: str) -> str | None:

@@ -17,9 +17,10 @@ from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
 from servemark.config.search import FORMS, CountRange, CountSearch
 from servemark.config.slo import Limits, Slo
 from servemark.config.topology import AskedTopology
-from servemark.config.workload import KINDS, Load
+from servemark.config.workload import CHOICES, KINDS, Load
 from servemark.errors import ConfigError
 from servemark.measurement.thresholds import Verdict
+from servemark.records import DatasetSource
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
 Loc = tuple[Any, ...]
@@ -84,9 +85,9 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     if kind == "union_tag_not_found":
         if close := nearest("dataset", [key for key in found if isinstance(key, str)]):
             return Problem((*loc, close), "is an unknown key", ("dataset",), given=close)
-        return Problem((*loc, "dataset"), "is missing", tuple(KINDS))
+        return Problem((*loc, "dataset"), "is missing", CHOICES)
     if kind == "union_tag_invalid":
-        return Problem((*loc, "dataset"), "is not one of the choices", tuple(KINDS), given=context["tag"])
+        return Problem((*loc, "dataset"), "is not one of the choices", CHOICES, given=context["tag"])
     if kind == "literal_error":
         allowed = tuple(re.findall(r"'([^']+)'", context["expected"]))
         return Problem(loc, "is not one of the choices", allowed, given=str(found))
@@ -125,6 +126,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("deployments", "NAME"): Deployment,
     ("deployments", "NAME", "topology"): AskedTopology,
     ("workloads", "NAME"): KINDS["random"],
+    ("workloads", "NAME", "dataset"): DatasetSource,
     ("verdict",): Verdict,
     ("timeouts",): Timeouts,
     ("prices",): Prices,

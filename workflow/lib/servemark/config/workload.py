@@ -1,16 +1,16 @@
 """Workloads of the configuration, a union by ``dataset``: the prompts (``records/load_point.py``) and the load."""
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
 
 from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, TimeSpan, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateSearch, SearchableConcurrency, SearchableRates
 from servemark.config.slo import Slo
-from servemark.records import AnyPrompts, RandomPrompts, Strict
-from servemark.records.base import Count
+from servemark.records import AnyPrompts, DatasetSource, RandomPrompts, StagedPrompts, Strict
+from servemark.records.base import MOST, Count
 
 _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 
@@ -153,6 +153,53 @@ class RandomWorkload(Load, RandomPrompts):
     """Random tokens of fixed length."""
 
 
-Workload = Annotated[RandomWorkload, Field(discriminator="dataset")]
-KINDS: dict[str, type[Load]] = {"random": RandomWorkload}
-"""Kind by ``dataset``."""
+class StagedWorkload(Load):
+    """Recorded prompts of a file."""
+
+    dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file` and `sharegpt`")
+    output_tokens: Count | Literal["recorded"] = Field(
+        description="output length, tokens, or `recorded`: each output has the length that its row states; the end-of-text token is ignored"
+    )
+    share_prompts: bool = Field(default=False, description="also put the prompts into the archive, not only their digest and lengths")
+
+    @field_validator("dataset")
+    @classmethod
+    def _one_source(cls, source: DatasetSource) -> DatasetSource:
+        given = [name for name, value in source.model_dump().items() if value is not None]
+        if len(given) != 1:
+            raise refuse(f"needs exactly one of the keys {' and '.join(f'`{name}`' for name in DatasetSource.model_fields)}")
+        return source
+
+    @model_validator(mode="after")
+    def _can_be_recorded(self) -> Self:
+        if self.output_tokens == "recorded" and self.dataset.kind == "sharegpt":
+            raise refuse("must be a number: ShareGPT files state no output tokens", at=("output_tokens",))
+        return self
+
+    @property
+    def prompts(self) -> StagedPrompts:
+        """Return the prompts as load points have them before planning."""
+        recorded = self.output_tokens == "recorded"
+        return StagedPrompts(
+            dataset="staged",
+            name=self.dataset.name,
+            recorded=recorded,
+            # Before planning the longest output is unknown; no limit then shortens the warm-ups.
+            output_tokens=MOST if self.output_tokens == "recorded" else self.output_tokens,
+        )
+
+
+def _kind(value: Any) -> str | None:
+    """Return the tag of a workload's kind: that of a text, or ``staged`` for a mapping."""
+    dataset = value.get("dataset") if isinstance(value, dict) else getattr(value, "dataset", None)
+    return "staged" if isinstance(dataset, dict | DatasetSource) else None if dataset is None else str(dataset)
+
+
+Workload = Annotated[
+    Annotated[RandomWorkload, Tag("random")] | Annotated[StagedWorkload, Tag("staged")],
+    Discriminator(_kind),
+]
+KINDS: dict[str, type[Load]] = {"random": RandomWorkload, "staged": StagedWorkload}
+"""Kind by tag: the text in ``dataset``, or ``staged`` for a mapping."""
+CHOICES = ("random", *(f"{{{name}: ...}}" for name in DatasetSource.model_fields))
+"""Values of ``dataset``, for messages."""

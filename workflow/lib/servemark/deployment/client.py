@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,9 @@ from servemark.deployment.context import Stage
 from servemark.deployment.launcher import Launcher
 from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
-from servemark.measurement.raw import RawError, RawResult, read_data, read_raw
+from servemark.measurement.raw import RawError, RawResult, checked, read_data, read_raw
 from servemark.processes.children import ToolResult
-from servemark.records import Container, LoadPoint, Ready, write_atomically
+from servemark.records import Container, LoadPoint, Ready, StagedPrompts, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 # The same names stand in in_model_env/bench_client.py.
@@ -64,6 +65,15 @@ def _seed(seed: int, index: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:4], "big") >> 1
 
 
+def chosen(rows: int, count: int, seed: int) -> list[int]:
+    """Return the numbers of the rows that a point sends, in their order: every row once in random order, then again in another order."""
+    generator = random.Random(seed)  # noqa: S311
+    found: list[int] = []
+    while len(found) < count:
+        found += generator.sample(range(rows), min(rows, count - len(found)))
+    return found
+
+
 @dataclass(frozen=True)
 class BenchmarkClient:
     """The client's processes for one load point.
@@ -80,6 +90,7 @@ class BenchmarkClient:
     tokenizer: str
     variables: Mapping[str, str] = field(default_factory=dict)
     container: Container | None = None
+    dataset: Path | None = None
 
     @property
     def commands(self) -> list[list[str]]:
@@ -88,12 +99,40 @@ class BenchmarkClient:
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
         assert url and ready.served_name, "a live deployment's live record is complete"
         return [
-            command_lines.bench(self.python, url, ready.served_name, self.tokenizer, share, folder, self._beside(index).name)
+            command_lines.bench(
+                self.python, url, ready.served_name, self.tokenizer, share, folder, self._beside(index).name, self._prompts(index)
+            )
             for index, share in enumerate(shares(self.point))
         ]
 
     def _beside(self, suffix: str | int) -> Path:
         return self.draft.with_name(f"{self.draft.name}.{suffix}")
+
+    def _prompts(self, index: int) -> str | None:
+        """Return the path of the rows that a process sends; None without a data set."""
+        return str(self._beside(f"{index}.jsonl").absolute()) if self.dataset else None
+
+    def _write_prompts(self) -> None:
+        """Write the rows of each process, each with its output length."""
+        prompts = self.point.prompts
+        if self.dataset is None or not isinstance(prompts, StagedPrompts):
+            return
+        numbers = chosen(prompts.rows, self.point.requests, self.point.seed)
+        wanted, rows = set(numbers), {}
+        with open(self.dataset, "rb") as stream:
+            for number, line in enumerate(stream):
+                if number in wanted:
+                    rows[number] = json.loads(line)
+        fixed = {} if prompts.recorded else {"output_tokens": prompts.output_tokens}
+        begin = 0
+        for index, share in enumerate(shares(self.point)):
+            own, begin = numbers[begin : begin + share.requests], begin + share.requests
+            lines = [json.dumps(rows[number] | fixed) + "\n" for number in own]
+            write_atomically(self._beside(f"{index}.jsonl"), "".join(lines))
+
+    def _expected(self, index: int) -> list[int]:
+        """Return the recorded output lengths of a process's requests, in their order."""
+        return [json.loads(line)["output_tokens"] for line in self._beside(f"{index}.jsonl").read_text().splitlines()]
 
     def clear(self) -> None:
         """Remove the processes' files."""
@@ -104,6 +143,7 @@ class BenchmarkClient:
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
         """Run all processes on the client's node. If ``check`` returns a text, they are stopped."""
         order, point = self._beside("order"), self.point
+        self._write_prompts()
         write_atomically(order, json.dumps({"processes": self.commands, "samples": str(self._beside("samples").absolute())}) + "\n")
         warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
         # A request rate spreads its starts and ends with its last request by itself.
@@ -134,10 +174,14 @@ class BenchmarkClient:
 
         If the result of a process cannot be used, its file becomes ``draft`` as evidence, and its error is returned.
         """
-        parts = []
+        parts, prompts = [], self.point.prompts
         for index in range(self.point.clients):
             try:
-                parts.append(read_data(self._beside(index)))
+                data, raw = read_data(self._beside(index))
+                if isinstance(prompts, StagedPrompts) and prompts.recorded:
+                    data["expected_output_lens"] = self._expected(index)
+                    raw = checked(data)
+                parts.append((data, raw))
             except RawError as error:
                 if self._beside(index).exists():
                     self._beside(index).replace(self.draft)

@@ -9,10 +9,12 @@ from servemark.config.load import read_resolved
 from servemark.config.model import Config, Timeouts
 from servemark.containers import entering
 from servemark.deployment.launcher import on_node
+from servemark.errors import StageFailed
+from servemark.files.content import Hashes
 from servemark.launch import compile_cache
 from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress
-from servemark.records import Container, Environment, Hardware, Manifest, Plan, Record
+from servemark.records import Container, Dataset, Environment, Hardware, LoadPoint, Manifest, Plan, Record, StagedPrompts
 from servemark.supervisor import ownership
 
 
@@ -56,6 +58,25 @@ class StageContext(Stage):
     def timeouts(self) -> Timeouts:
         """How long to wait, in seconds."""
         return self.config.timeouts
+
+    def dataset(self, load: LoadPoint) -> Path | None:
+        """Return the staged file of a point's prompts; None for prompts of another kind.
+
+        Raises:
+            StageFailed: it is missing, or differs from the planned one.
+        """
+        if not isinstance(load.prompts, StagedPrompts):
+            return None
+        record = self.deployment.parents[1] / "datasets" / load.prompts.name / "dataset.json"
+        path = Path(Dataset.read(record).path)
+        if Hashes(self.config.cache, str(path)).of([str(path)]) != [load.prompts.sha256]:
+            raise StageFailed(
+                f"The staged data set {load.prompts.name} is missing on this node, or differs from the planned one.",
+                look=str(path),
+                do=f"Put `cache` on a shared disk. If it is on one, delete {record} and rerun: servemark stages the data set again.",
+                reason="content_changed",
+            )
+        return path
 
     def container(self) -> Container | None:
         """Return the image of the environment, with the folders that this deployment's processes read; None if it has none."""

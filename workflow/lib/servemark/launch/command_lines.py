@@ -132,13 +132,22 @@ def ray_node(python: str, node: Node, devices: int, scratch: str, ports: Sequenc
     ]
 
 
-def bench(python: str, url: str, served_name: str, tokenizer: str, point: LoadPoint, folder: str, name: str) -> list[str]:
-    """Return ``vllm bench serve`` for one load point, with results of each request. The client reads its API key from OPENAI_API_KEY."""
+def bench(
+    python: str, url: str, served_name: str, tokenizer: str, point: LoadPoint, folder: str, name: str, prompts: str | None = None
+) -> list[str]:
+    """Return ``vllm bench serve`` for one load point, with results of each request. The client reads its API key from OPENAI_API_KEY.
+
+    Args:
+        folder: for the result file.
+        name: of the result file.
+        prompts: file with the rows of a data set that this process sends.
+    """
     return [
         # The request function "servemark" is that of bench_client.py.
         *(python, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve", "--backend", "servemark"),
         *("--base-url", url, "--endpoint", "/v1/completions", "--model", served_name, "--tokenizer", tokenizer),
         *point.prompts.client_arguments(),
+        *(("--dataset-path", prompts) if prompts else ()),
         *("--num-prompts", str(point.requests), "--seed", str(point.seed), "--ignore-eos", "--temperature", "0"),
         *("--num-warmups", str(point.warmups)),
         *("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99"),

@@ -75,8 +75,11 @@ def reasons(raw: RawResult, load: LoadPoint, counters: ServerCounters) -> Iterat
 
 
 def _token_reasons(raw: RawResult, load: LoadPoint, engines: Sequence[EngineCounters]) -> Iterator[Reason]:
-    full = load.prompts.expected_output_tokens(0)
-    warm = sent_warmups(load) * min(full, load.warmup_tokens or full)
+    # Each process warms up with the prompt of its first request.
+    firsts = [part.requests[0] for part in raw.clients or (raw,) if part.requests]
+    fixed = load.prompts.expected_output_tokens(0)
+    outputs = [(first.expected or 0) if fixed is None else fixed for first in firsts]
+    warm = round(sent_warmups(load) * sum(min(full, load.warmup_tokens or full) for full in outputs) / max(1, len(outputs)))
     counted, generated = sum(request.output_tokens for request in raw.good), int(total(engines, "generated") or 0)
     if abs(generated - warm - counted) > TOKENS_SLACK * counted:
         detail = f"The servers generated {generated} output tokens; the client counted {counted}, and warm-ups take {warm}."

@@ -14,7 +14,8 @@ If several client processes share the load, :mod:`servemark.measurement.merge` m
 entry for each process, in the order of its requests in the lists. An entry has the process's own totals (``num_prompts`` to
 ``mean_itl_ms``), ``listed`` (the number of its entries in the lists), ``first_start`` (start of its first request), and ``cpu``: ``[moment,
 seconds]`` about once a second, on the same clock, with the CPU time used since the process started. The file also has ``clock``: one moment
-on the clock of the requests and on the wall clock, ``[moment, seconds since 1970]``.
+on the clock of the requests and on the wall clock, ``[moment, seconds since 1970]``. With recorded output lengths of a data set, the list
+``expected_output_lens`` has the output tokens that each request's row states.
 
 The file has no success flag. A failed request has an error text. If the server responded with a status line without a reason phrase
 (``output.error = response.reason or ""``), the text is empty and the TTFT is 0.0.
@@ -34,7 +35,18 @@ from servemark.errors import ServemarkError
 COUNTS = ("num_prompts", "completed", "failed", "total_input_tokens", "total_output_tokens")
 TOTALS = ("request_throughput", "output_throughput", "total_token_throughput")
 MEANS = ("mean_ttft_ms", "mean_itl_ms")
-_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors", "latencies", "queue_times", "generated_texts")
+_LISTS = (
+    "input_lens",
+    "output_lens",
+    "ttfts",
+    "itls",
+    "start_times",
+    "errors",
+    "latencies",
+    "queue_times",
+    "generated_texts",
+    "expected_output_lens",
+)
 
 _Count = Annotated[int, Field(strict=True, ge=0)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -78,6 +90,7 @@ class _File(_Totals):
     latencies: list[_Number] = []
     queue_times: list[_Number] = []
     generated_texts: list[str] = []
+    expected_output_lens: list[_Count] = []
     clients: list[_Entry] = []
     clock: tuple[_Number, _Number] | None = None
 
@@ -92,7 +105,7 @@ class RawError(ServemarkError):
 class Request:
     """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not recorded).
 
-    ``characters``: length of the output's text (None: not recorded).
+    ``characters``: length of the output's text; ``expected``: output tokens that its row of a data set states (None: not recorded).
     """
 
     ok: bool
@@ -105,6 +118,7 @@ class Request:
     error: str
     waited: float | None = None
     characters: int | None = None
+    expected: int | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +225,9 @@ def checked(data: dict[str, Any]) -> RawResult:
     latencies = file.latencies or [ttft + math.fsum(itls) for ttft, itls in zip(file.ttfts, file.itls, strict=True)]
     waits: Sequence[float | None] = file.queue_times or [None] * len(latencies)
     characters: Sequence[int | None] = [*map(len, file.generated_texts)] or [None] * len(latencies)
-    columns = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors, waits, characters)
+    expected: Sequence[int | None] = file.expected_output_lens or [None] * len(latencies)
+    own = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors)
+    columns = (*own, waits, characters, expected)
     # In the order of Request's fields; `ok` follows from error and TTFT.
     requests = tuple(Request(not row[6] and row[2] != 0.0, *row) for row in zip(*columns, strict=True))
     clients, begin = [], 0

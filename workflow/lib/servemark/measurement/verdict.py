@@ -181,7 +181,11 @@ def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thres
         yield reason("no_output", f"{empty} of {len(good)} completed requests have no output token.")
     # Completed requests only: `requests_failed` covers the others.
     numbers = [number for number, request in enumerate(raw.requests) if request.ok]
-    outputs = [load.prompts.expected_output_tokens(number) for number in numbers]
+    stated = [(load.prompts.expected_output_tokens(number), raw.requests[number].expected) for number in numbers]
+    outputs = [expected for fixed, recorded in stated if (expected := recorded if fixed is None else fixed) is not None]
+    if len(outputs) < len(good):
+        yield reason("raw_incomplete", "The result file does not have the recorded output lengths (expected_output_lens).")
+        return
     wanted, got, tolerance = sum(outputs), sum(request.output_tokens for request in good), thresholds.output_tokens_tolerance
     over = [request.output_tokens - each for request, each in zip(good, outputs, strict=True)]
     short, long = sum(tokens < 0 for tokens in over), sum(tokens > 0 for tokens in over)

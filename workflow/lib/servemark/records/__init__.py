@@ -8,6 +8,7 @@ from servemark.records.base import Failure, Record, RecordT, Strict, replacing, 
 from servemark.records.choice import Topologies, TopologyChoice
 from servemark.records.comparison import ComparedMetric, ComparedPoint, ComparedSide, Comparison, Difference, GateResult, OneSided
 from servemark.records.counters import EngineCounters, ServerCounters
+from servemark.records.dataset import Dataset, DatasetSource, Lengths
 from servemark.records.deployment import (
     Cluster,
     DaemonState,
@@ -41,7 +42,7 @@ from servemark.records.inputs import (
     RuntimeName,
     Sources,
 )
-from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts
+from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts, StagedPrompts
 from servemark.records.measurement import (
     Accounting,
     Check,
@@ -64,12 +65,12 @@ ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind
 
 __all__ = [
     "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "ComparedMetric", "ComparedPoint", "ComparedSide",
-    "Comparison", "Container", "DaemonState", "Difference", "Endpoint", "EndpointStatus", "EngineCounters", "Environment",
-    "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware", "Held",
-    "Interface", "JobAccount", "KernelTools", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node", "NodeTelemetry", "OneSided",
-    "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "Published", "RandomPrompts", "RayNode", "RayState", "Ready",
-    "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace",
-    "ServerTimeline", "Sources", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry",
-    "TelemetryTimeline", "Timeline", "Topologies", "Topology", "TopologyChoice", "read_with_trials", "record_files", "replacing",
-    "utc_now", "write_atomically",
+    "Comparison", "Container", "DaemonState", "Dataset", "DatasetSource", "Difference", "Endpoint", "EndpointStatus", "EngineCounters",
+    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware",
+    "Held", "Interface", "JobAccount", "KernelTools", "Lengths", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node",
+    "NodeTelemetry", "OneSided", "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "Published", "RandomPrompts",
+    "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial",
+    "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "StagedPrompts", "Startup", "StartupPhase", "Steady", "SteadyLatency",
+    "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topologies", "Topology", "TopologyChoice",
+    "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

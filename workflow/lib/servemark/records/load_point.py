@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from servemark.records.base import Count, Strict
+from servemark.records.base import MOST, Count, Strict
 
 PREFIX = "random-prefix-len"
 """Option of the client: number of shared tokens, drawn once, in front of each prompt's own ``input_tokens``.
@@ -38,8 +38,8 @@ class Prompts(Strict):
         """Return the expected length of prompt number ``request`` (from 0) without a shared prefix, tokens; None: not checked."""
         return self.input_tokens
 
-    def expected_output_tokens(self, request: int) -> int:
-        """Return the expected length of an output, tokens. ``request``: see ``expected_input_tokens``."""
+    def expected_output_tokens(self, request: int) -> int | None:
+        """Return the expected length of an output, tokens; None: the result file has it. ``request``: see ``expected_input_tokens``."""
         return self.output_tokens
 
     def prefix_tokens(self, client_options: Mapping[str, Any]) -> int:
@@ -62,7 +62,45 @@ class RandomPrompts(Prompts):
         return int(str(client_options.get(PREFIX) or 0))
 
 
-AnyPrompts = Annotated[RandomPrompts, Field(discriminator="dataset")]
+class StagedPrompts(Prompts):
+    """Rows of a staged data set. Each point sends rows in an order of its own, and its client processes share them.
+
+    Planning fills in digest and lengths, which the configuration does not contain.
+    """
+
+    dataset: Literal["staged"]
+    name: str = Field(description="the data set's name in the run")
+    sha256: str = Field(default="", description="of the staged file; empty before planning")
+    rows: int = Field(default=0, description="rows of the staged file; 0 before planning")
+    recorded: bool = Field(default=False, description="each output has the length that its row states")
+    input_tokens: Count = Field(default=1, description="tokens of the longest prompt; 1 before planning")
+    output_tokens: Count = Field(description="output length, tokens; of recorded lengths: the longest")
+
+    def unplanned(self) -> "StagedPrompts":
+        """Return the prompts as the configuration has them, without digest and lengths of the data set."""
+        # No limit of the output then shortens the warm-ups.
+        output_tokens = MOST if self.recorded else self.output_tokens
+        return StagedPrompts(dataset=self.dataset, name=self.name, recorded=self.recorded, output_tokens=output_tokens)
+
+    def client_arguments(self) -> list[str]:
+        # Each process has a file of its own rows, in their order; -1 takes the output length of each row.
+        return ["--dataset-name", "custom", "--disable-shuffle", "--skip-chat-template", "--custom-output-len", "-1"]
+
+    def key_part(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "sha256": self.sha256,
+            "output_tokens": "recorded" if self.recorded else self.output_tokens,
+        }
+
+    def expected_input_tokens(self, request: int) -> int | None:
+        return None
+
+    def expected_output_tokens(self, request: int) -> int | None:
+        return None if self.recorded else self.output_tokens
+
+
+AnyPrompts = Annotated[RandomPrompts | StagedPrompts, Field(discriminator="dataset")]
 
 
 class LoadPoint(Strict):

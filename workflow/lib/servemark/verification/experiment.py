@@ -16,7 +16,7 @@ from servemark.measurement import key
 from servemark.measurement.search import REPEATS
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, software
-from servemark.records import LoadPoint, Plan, Search
+from servemark.records import LoadPoint, Plan, Search, StagedPrompts
 from servemark.report.gather import RunRecords
 from servemark.verification.facts import Finding, NotChecked, Stated, differ, guarded
 
@@ -150,8 +150,13 @@ def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) ->
         yield f"{name}: {file} plans a load point twice."
     for point in sorted(asked.keys() & planned.keys()):
         left = _left_open(config, planned[point]) if older else frozenset()
-        stated, own = ({k: v for k, v in load.model_dump().items() if k not in left} for load in (planned[point], asked[point]))
+        stated, own = ({k: v for k, v in load.model_dump().items() if k not in left} for load in (_as_asked(planned[point]), asked[point]))
         yield from differ(f"{name} {point}", Stated(file, stated), Stated(CONFIG, own))
+
+
+def _as_asked(load: LoadPoint) -> LoadPoint:
+    """Return a planned load point as the configuration asks for it: without what planning reads from a staged data set."""
+    return load.model_copy(update={"prompts": load.prompts.unplanned()}) if isinstance(load.prompts, StagedPrompts) else load
 
 
 def _left_open(config: Config, load: LoadPoint) -> frozenset[str]:

@@ -1,0 +1,157 @@
+"""Read the rows of a data set, and name every row that cannot be used."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from servemark.records import DatasetSource
+
+MOST_TOKENS = 10**7
+LONGEST_LINE = 64 * 2**20
+"""Bytes of a line. A longer one is a file of another kind."""
+FAULTS = 5
+"""Faults that a message lists."""
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request. ``output_tokens``: None if the source does not state it."""
+
+    prompt: str
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a row cannot be used. ``place``: `line 3` or `entry 3`, counted from 1."""
+
+    place: str
+    text: str
+
+
+def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
+    """Yield each row of a data set, or its fault; None for an entry of a ShareGPT file that is no request.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    yield from _lines(source.path) if source.kind == "file" else _sharegpt(source.path)
+
+
+def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
+    """Return what is wrong with a data set: at most :data:`FAULTS` rows in words, and how many further ones there are.
+
+    Args:
+        recorded: each row needs the number of its output tokens.
+    """
+    found: list[str] = []
+    number, rows = 0, 0
+    try:
+        if not os.path.isfile(source.path):
+            return [f"there is no file {source.path:.200}"]
+        for row in read(source):
+            fault = row if isinstance(row, Fault) else None
+            if isinstance(row, Row):
+                rows += 1
+                if recorded and row.output_tokens is None:
+                    unit = "line" if source.kind == "file" else "row"
+                    fault = Fault(f"{unit} {rows + number}", "has no `output_tokens`, which `output_tokens: recorded` needs")
+            if fault:
+                number += 1
+                found += [f"{fault.place} {fault.text}"] if len(found) < FAULTS else []
+    except OSError as error:
+        return [f"{source.path:.200} cannot be read: {error.strerror}"]
+    if number > len(found):
+        found.append(f"{number - len(found)} further rows cannot be used")
+    return found or ([] if rows else [f"{source.path:.200} has no rows"])
+
+
+def _lines(path: str) -> Iterator[Row | Fault]:
+    with open(path, "rb") as stream:
+        number = 0
+        while line := stream.readline(LONGEST_LINE):
+            number += 1
+            if len(line) == LONGEST_LINE:
+                yield Fault(f"line {number}", f"is longer than {LONGEST_LINE // 2**20} MiB")
+                return
+            yield _row(line, f"line {number}")
+
+
+def _row(line: bytes, place: str) -> Row | Fault:
+    try:
+        data = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return Fault(place, f"is not UTF-8 (byte {error.start})")
+    except (ValueError, RecursionError):
+        return Fault(place, "is empty" if not line.strip() else "is not JSON")
+    if not isinstance(data, dict):
+        return Fault(place, f'must be an object such as {{"prompt": "..."}}, not {type(data).__name__}')
+    if "prompt" not in data:
+        return Fault(place, "has no `prompt`")
+    if text := _prompt_fault(data["prompt"]):
+        return Fault(place, text)
+    tokens = data.get("output_tokens")
+    if tokens is not None and (type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS):
+        return Fault(place, f"`output_tokens` must be a whole number from 1 to {MOST_TOKENS:,}, not {json.dumps(tokens):.40}")
+    return Row(data["prompt"], tokens)
+
+
+def _prompt_fault(prompt: Any) -> str | None:
+    if not isinstance(prompt, str):
+        return f"`prompt` must be text, not {type(prompt).__name__}"
+    if not prompt.strip():
+        return "`prompt` is empty"
+    # JSON can write half of a pair, which no request can send.
+    return "`prompt` contains an unpaired surrogate" if any("\ud800" <= letter <= "\udfff" for letter in prompt) else None
+
+
+def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
+    """Yield the first message of a person in each conversation that a response follows, as vLLM's ShareGPT data set does.
+
+    Source: vllm/benchmarks/datasets, ShareGPTDataset (0.32.0): conversations of fewer than two messages are left out.
+    """
+    for number, entry in enumerate(_entries(path), 1):
+        place = f"entry {number}"
+        if isinstance(entry, Fault):
+            yield entry
+            return
+        turns = entry.get("conversations", entry.get("conversation")) if isinstance(entry, dict) else None
+        if not isinstance(turns, list):
+            yield Fault(place, "has no list `conversations`")
+        elif any(not isinstance(turn, dict) or not isinstance(turn.get("value"), str) for turn in turns[:2]):
+            yield Fault(place, "has a message without the text `value`")
+        elif len(turns) < 2 or _prompt_fault(turns[0]["value"]):
+            yield None
+        else:
+            yield Row(turns[0]["value"])
+
+
+def _entries(path: str) -> Iterator[Any]:
+    """Yield the entries of a JSON array one by one, and a fault where the file is no array of JSON values."""
+    decode = json.JSONDecoder().raw_decode
+    number = 0
+    with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+        text = stream.read(_CHUNK).lstrip("\ufeff \t\r\n")
+        if not text.startswith("["):
+            yield Fault("entry 1", "is not in a JSON list `[...]`")
+            return
+        text = text[1:]
+        while True:
+            text = text.lstrip(", \t\r\n")
+            if text.startswith("]"):
+                return
+            try:
+                entry, end = decode(text)
+            except (ValueError, RecursionError):
+                more = stream.read(max(_CHUNK, len(text))) if len(text) < LONGEST_LINE else ""
+                if not more:
+                    yield Fault(f"entry {number + 1}", "is not JSON, or the file is cut off")
+                    return
+                text += more
+                continue
+            number += 1
+            yield entry
+            text = text[end:]

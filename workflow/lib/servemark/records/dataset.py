@@ -1,0 +1,75 @@
+"""Data sets of prompts: where they come from, and their staged form."""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from servemark.records.base import Record, Strict
+
+
+class DatasetSource(Strict):
+    """Where prompts come from: exactly one of the keys."""
+
+    file: str | None = Field(default=None, description="JSON Lines file with a `prompt` in each line")
+    sharegpt: str | None = Field(
+        default=None, description="JSON file in the format of ShareGPT; the first message of a person is the prompt"
+    )
+
+    @property
+    def kind(self) -> str:
+        """The key that is set."""
+        return "file" if self.file is not None else "sharegpt"
+
+    @property
+    def path(self) -> str:
+        """The file with the rows."""
+        return self.file or self.sharegpt or ""
+
+    @property
+    def name(self) -> str:
+        """The data set's name in a run: the end of the path as one word, and a digest that tells sources apart."""
+        digest = hashlib.sha256(self.model_dump_json(exclude_none=True).encode()).hexdigest()[:8]
+        word = re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].rpartition(".")[0].lower()).strip("-")[:40]
+        return f"{word or self.kind}-{digest}"
+
+
+class Lengths(Strict):
+    """Distribution of a length over the rows. ``counts[i]`` rows have a length in [edges[i], edges[i + 1])."""
+
+    least: int
+    mean: float
+    most: int
+    edges: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, by_length: Sequence[tuple[int, int]]) -> "Lengths":
+        """Return the distribution of (length, number of rows), at least one; each power of two begins four bins."""
+        rows = sum(number for _, number in by_length)
+        least, most = min(length for length, _ in by_length), max(length for length, _ in by_length)
+        edges = sorted({(4 + part) << power >> 2 for power in range(most.bit_length() + 1) for part in range(4)} | {0})
+        counts = [sum(number for length, number in by_length if low <= length < high) for low, high in itertools.pairwise(edges)]
+        used = [index for index, count in enumerate(counts) if count]
+        first, last = used[0], used[-1]
+        mean = sum(length * number for length, number in by_length) / rows
+        return cls(
+            least=least, mean=round(mean, 3), most=most, edges=tuple(edges[first : last + 2]), counts=tuple(counts[first : last + 1])
+        )
+
+
+class Dataset(Record):
+    """A staged data set: one JSON Lines file of checked rows. stage_dataset writes it."""
+
+    KIND = "dataset"
+    name: str
+    source: DatasetSource
+    path: str = Field(description="the staged file; its name is its sha256")
+    sha256: str = Field(description="of the staged file; the data set's identity in the ledger")
+    bytes: int
+    rows: int
+    skipped: int = Field(default=0, description="entries of a ShareGPT file without a person's message and a response")
+    prompt_bytes: Lengths = Field(description="bytes of the prompts in UTF-8; a prompt has at most as many tokens, and a few special ones")
+    output_tokens: Lengths | None = Field(default=None, description="recorded output tokens; null: not every row has them")

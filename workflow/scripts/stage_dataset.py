@@ -1,0 +1,17 @@
+"""Check the rows of a data set, and write them as one file."""
+
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.datasets import staging
+from servemark.records import DatasetSource
+from servemark.run.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with stage("stage_dataset", snakemake.wildcards.dataset, snakemake.log[0]) as here:
+    config = read_resolved(snakemake.input.settings)
+    staged = staging.stage(DatasetSource.model_validate(snakemake.params.source), config.cache, here.progress)
+    staged.write(snakemake.output.dataset)
+    here.progress.say(f"{staged.rows:,} rows, {staged.bytes / 2**20:.1f} MiB, sha256 {staged.sha256}")
