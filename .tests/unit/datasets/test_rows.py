@@ -1,0 +1,91 @@
+"""Rows of data sets: faults with their places, staging, lengths."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from servemark.datasets import rows, staging, token_counts
+from servemark.errors import DatasetRefused
+from servemark.progress import Progress
+from servemark.records import DatasetSource, Lengths
+
+
+def written(tmp_path, *lines: bytes) -> DatasetSource:
+    path = tmp_path / "my prompts.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return DatasetSource(file=str(path))
+
+
+PROGRESS = Progress(None, "stage_dataset")
+GOOD = b'{"prompt": "one", "output_tokens": 4}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{", b"[]", b"3", b"{}", b'{"prompt": 3}', b'{"prompt": " "}', b'{"prompt": "\\ud800"}', b"\xff",
+        b'{"prompt": "a", "output_tokens": 0}', b'{"prompt": "a", "output_tokens": true}', b'{"prompt": "a", "output_tokens": 1.5}',
+    ],
+)  # fmt: skip
+def test_a_bad_row_has_its_line_number(tmp_path, line):
+    source = written(tmp_path, GOOD, line, GOOD)
+    (fault,) = rows.faults(source, recorded=False)
+    assert fault.startswith("line 2 ")
+    with pytest.raises(DatasetRefused):
+        staging.stage(source, tmp_path / "cache", PROGRESS)
+    assert list((tmp_path / "cache" / "datasets").iterdir()) == []
+
+
+def test_rows_without_lengths_are_faults_only_if_recorded(tmp_path):
+    source = written(tmp_path, GOOD, *[b'{"prompt": "a"}'] * 9)
+    assert rows.faults(source, recorded=False) == []
+    assert len(rows.faults(source, recorded=True)) == rows.FAULTS + 1
+
+
+def test_missing_and_empty_files_are_faults(tmp_path):
+    assert len(rows.faults(DatasetSource(file=str(tmp_path / "no.jsonl")), recorded=False)) == 1
+    assert len(rows.faults(written(tmp_path), recorded=False)) == 1
+
+
+def test_digest_depends_on_rows_and_not_on_their_spelling_or_path(tmp_path):
+    (tmp_path / "b").mkdir()
+    first = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
+    second = staging.stage(written(tmp_path / "b", b'{ "output_tokens":4,"prompt":"one", "id": 7}'), tmp_path / "cache", PROGRESS)
+    third = staging.stage(written(tmp_path, GOOD.replace(b"4", b"5")), tmp_path / "cache", PROGRESS)
+    assert first.sha256 == second.sha256 != third.sha256 and first.name != second.name
+    assert (first.rows, first.prompt_bytes.most, first.output_tokens.most) == (1, 3, 4)
+
+
+def test_sharegpt_takes_first_messages_and_leaves_out_single_ones(tmp_path):
+    path = tmp_path / "sharegpt.json"
+    turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]
+    entries = [{"id": "a", "conversations": turns}, {"id": "b", "conversations": turns[:1]}, {"id": "c", "conversations": turns}]
+    path.write_text(json.dumps(entries, indent=1))
+    staged = staging.stage(DatasetSource(sharegpt=str(path)), tmp_path / "cache", PROGRESS)
+    assert (staged.rows, staged.skipped, staged.output_tokens) == (2, 1, None)
+    path.write_text(json.dumps(entries)[:-20])
+    (fault,) = rows.faults(DatasetSource(sharegpt=str(path)), recorded=False)
+    assert fault.startswith("entry 3 ")
+
+
+def test_memory_does_not_depend_on_the_number_of_rows(tmp_path):
+    source = written(tmp_path, *[b'{"prompt": "%s"}' % (b"x" * 1000)] * 20_000)
+    tracemalloc.start()
+    staged = staging.stage(source, tmp_path / "cache", PROGRESS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert staged.rows == 20_000 and peak < 2 * 2**20
+
+
+def test_every_length_is_in_a_bin():
+    found = Lengths.of([(0, 1), (1, 2), (7, 3), (1000, 4)])
+    assert (sum(found.counts), found.least, found.most) == (10, 0, 1000)
+    assert len(found.edges) == len(found.counts) + 1 and found.edges[0] <= 0 and found.edges[-1] > 1000
+
+
+def test_without_a_tokenizer_the_bytes_are_the_bound(tmp_path):
+    staged = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
+    assert token_counts.longest(staged, tmp_path) == 3 + token_counts.SPECIAL
