@@ -191,6 +191,8 @@ class StagedWorkload(Load):
 
 def _kind(value: Any) -> str | None:
     """Return the tag of a workload's kind: that of a text, or ``staged`` for a mapping."""
+    if not isinstance(value, dict | Load):
+        return "random"  # which reports that it is no mapping
     dataset = value.get("dataset") if isinstance(value, dict) else getattr(value, "dataset", None)
     return "staged" if isinstance(dataset, dict | DatasetSource) else None if dataset is None else str(dataset)
 
