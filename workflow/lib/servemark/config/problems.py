@@ -83,7 +83,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     if kind == "extra_forbidden":
         return _unknown_key(loc, home)
     if kind == "union_tag_not_found":
-        if close := nearest("dataset", [key for key in found if isinstance(key, str)]):
+        keys = [key for key in found if isinstance(key, str)]
+        if "dataset" not in keys and (close := nearest("dataset", keys)):
             return Problem((*loc, close), "is an unknown key", ("dataset",), given=close)
         return Problem((*loc, "dataset"), "is missing", CHOICES)
     if kind == "union_tag_invalid":
