@@ -125,8 +125,8 @@ def test_early_rules_depend_on_few_modules():
     }  # fmt: skip
     assert {name.split(".")[0] for name in of_rule("stage_weights")} == {"files", "records", "weights"}
     assert {name.split(".")[0] for name in of_rule("plan_deployment")} == {
-        "datasets", "environments", "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__, "variables",
-        "weights", "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
+        "datasets", "environments", "files", "launch", "machine", "measurement", "planning", "records", code_digest.plugin.__name__,
+        "variables", "weights", "lib/servemark/in_model_env/random_weights/servemark_random_weights-1", "lib/servemark/planning/advice",
         "lib/servemark/planning/devices",
     }  # fmt: skip
 
