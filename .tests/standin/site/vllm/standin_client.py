@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from vllm.benchmarks import datasets
 from vllm.benchmarks.lib.endpoint_request_func import ASYNC_REQUEST_FUNCS
 from vllm.standin_faults import client_fault
 
@@ -257,7 +258,7 @@ def main(argv):
         threading.Event().wait()
     rng = random.Random(args.seed)
     if args.dataset_name == "custom":
-        rows = [json.loads(line) for line in Path(args.dataset_path).read_text().splitlines()]
+        rows = datasets.CustomDataset(dataset_path=args.dataset_path).data
         lengths = [row["output_tokens"] if args.custom_output_len == -1 else args.custom_output_len for row in rows]
         prompts = [(row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
     else:

@@ -9,6 +9,7 @@ command line. docs/explanation/numbers.md has the reasons for its changes:
 * Warm-ups: each has another prompt of the same length and a short output. A warm-up is a request without an id.
 * Ramp-up and duration of a closed loop: the first request of each slot starts later than that of the slot before it. After the duration no
   request starts; a request that never started has the error :data:`UNSENT`, and measurement/merge.py removes it.
+* Rows of a staged data set: read without pandas (:func:`read_rows_without_pandas`).
 * Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
   taken after the wait, and vLLM's own duration includes it (measurement/merge.py). At a request rate each waits at the end of its last
   warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
@@ -168,6 +169,22 @@ def request_function(
     return send_one
 
 
+def read_rows_without_pandas() -> None:
+    """Read the file of vLLM's dataset ``custom`` line by line, in its order.
+
+    vLLM's own method needs pandas, which vLLM does not install (only its extra ``bench`` does), and takes prompts of digits for numbers.
+    """
+    from vllm.benchmarks import datasets
+
+    class Rows(datasets.CustomDataset):
+        def load_data(self) -> None:
+            with open(self.dataset_path, encoding="utf-8") as stream:
+                self.data = [json.loads(line) for line in stream]
+
+    # get_samples looks the class up by its name in its own module.
+    sys.modules[datasets.CustomDataset.__module__].CustomDataset = Rows  # type: ignore[attr-defined]
+
+
 def main(argv: list[str]) -> Any:
     """Run vLLM's command line with the entry :data:`BACKEND` in its table."""
     if not getattr(sys.flags, "safe_path", False):
@@ -184,6 +201,8 @@ def main(argv: list[str]) -> Any:
     unsent = table.RequestFuncOutput if load else None
     table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup, pace, unsent)
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
+    if "custom" in argv[argv.index("--dataset-name") :][1:2]:
+        read_rows_without_pandas()
     from vllm.entrypoints.cli.main import main as vllm
 
     return vllm()
