@@ -201,7 +201,7 @@ def main(argv: list[str]) -> Any:
     unsent = table.RequestFuncOutput if load else None
     table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup, pace, unsent)
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
-    if "custom" in argv[argv.index("--dataset-name") :][1:2]:
+    if ("--dataset-name", "custom") in itertools.pairwise(argv):
         read_rows_without_pandas()
     from vllm.entrypoints.cli.main import main as vllm
 
