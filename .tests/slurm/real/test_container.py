@@ -27,11 +27,8 @@ def test_ray_over_two_nodes_in_a_container(real_checkouts, site: Sandbox):
     deployment, wanted = ESSENTIAL["ray-tp2"]
     # The image has no C++ compiler for torch.compile. The embedding of several ranks calls it also with `enforce-eager`
     # (vocab_parallel_embedding.py, 0.32.0).
-    deployment |= {
-        "options": deployment["options"] | {"enforce-eager": True},
-        "variables": deployment.get("variables", {}) | {"TORCHDYNAMO_DISABLE": "1"},
-    }
-    checkout.config["deployments"] = {"ray-tp2": deployment}
+    variables = deployment["variables"] | {"TORCHDYNAMO_DISABLE": "1"}
+    checkout.config["deployments"] = {"ray-tp2": deployment | {"variables": variables}}
     seen, inside = Seen(checkout, {"ray-tp2": wanted}), set()
     running = checkout.start()
     deadline = time.monotonic() + 1200
