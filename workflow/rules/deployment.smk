@@ -167,7 +167,7 @@ rule search:
         ALLOCATION
     params:
         code=code_of("search"),
-        thresholds=experiment.config.verdict.model_dump(),
+        thresholds=experiment.config.verdict.model_dump() | required_transport(),
         targets=lambda wildcards: searches.targets(experiment.config)[wildcards.workload],
     script:
         "../scripts/search.py"

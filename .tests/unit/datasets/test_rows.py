@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 
 import pytest
@@ -42,7 +43,16 @@ def test_a_bad_row_has_its_line_number(tmp_path, line):
 def test_rows_without_lengths_are_faults_only_if_recorded(tmp_path):
     source = written(tmp_path, GOOD, *[b'{"prompt": "a"}'] * 9)
     assert rows.faults(source, recorded=False) == []
-    assert len(rows.faults(source, recorded=True)) == rows.FAULTS + 1
+    found = rows.faults(source, recorded=True)
+    assert len(found) == rows.FAULTS + 1
+    assert [fault.split(" has")[0] for fault in found[:-1]] == [f"line {number}" for number in range(2, 7)]
+
+
+def test_staged_rows_are_as_readable_as_the_source(tmp_path):
+    source = written(tmp_path, GOOD)
+    os.chmod(source.path, 0o600)
+    staged = staging.stage(source, tmp_path / "cache", PROGRESS)
+    assert os.stat(staged.path).st_mode & 0o777 == 0o600
 
 
 def test_missing_and_empty_files_are_faults(tmp_path):

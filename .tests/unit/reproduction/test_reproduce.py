@@ -15,7 +15,9 @@ from servemark.cli import main as cli
 from servemark.config import load
 from servemark.environments import lockfiles
 from servemark.errors import ConfigError
-from servemark.reproduction import prepare
+from servemark.report.gather import RunRecords
+from servemark.reproduction import configuration, prepare
+from servemark.reproduction.archived import Archived
 
 
 @pytest.fixture
@@ -186,3 +188,10 @@ def test_branch_of_the_hub_becomes_the_measured_commit(built_run, source, pinned
     made = prepare.configuration.make(prepare.archived.Archived(records, "", {}), Path("x"), "x", None)
     assert made.config["models"]["tiny"]["source"] == (pinned or records.config["models"]["tiny"]["source"])
     assert any("model tiny" in note for note in made.notes)
+
+
+def test_prompts_of_a_user_are_named_with_their_digest():
+    record = {"source": {"file": "mine.jsonl", "sharegpt": None}, "rows": 107, "sha256": "c740e810d3d1" + "0" * 52}
+    archived = Archived(RunRecords(), "", {"datasets/prompts-1/dataset.json": json.dumps(record).encode(), "config.json": b"{}"})
+    (note,) = configuration._datasets(archived)
+    assert "mine.jsonl" in note and "c740e810d3d1" in note and "107 rows" in note

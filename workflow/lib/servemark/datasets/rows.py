@@ -14,6 +14,7 @@ LONGEST_LINE = 64 * 2**20
 FAULTS = 5
 """Faults that a message lists."""
 _CHUNK = 2**20
+_BETWEEN = (",", " ", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Fault:
 
 
 def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
-    """Yield each row of a data set, or its fault; None for an entry of a ShareGPT file that is no request.
+    """Yield each row of a data set, or its fault; None for an entry of a ShareGPT file that is no request. One for each line or entry.
 
     Raises:
         OSError: the file cannot be read.
@@ -52,13 +53,13 @@ def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
     try:
         if not os.path.isfile(source.path):
             return [f"there is no file {source.path:.200}"]
-        for row in read(source):
+        for place, row in enumerate(read(source), 1):
             fault = row if isinstance(row, Fault) else None
             if isinstance(row, Row):
                 rows += 1
                 if recorded and row.output_tokens is None:
-                    unit = "line" if source.kind == "file" else "row"
-                    fault = Fault(f"{unit} {rows + number}", "has no `output_tokens`, which `output_tokens: recorded` needs")
+                    unit = "line" if source.kind == "file" else "entry"
+                    fault = Fault(f"{unit} {place}", "has no `output_tokens`, which `output_tokens: recorded` needs")
             if fault:
                 number += 1
                 found += [f"{fault.place} {fault.text}"] if len(found) < FAULTS else []
@@ -138,14 +139,17 @@ def _entries(path: str) -> Iterator[Any]:
         if not text.startswith("["):
             yield Fault("entry 1", "is not in a JSON list `[...]`")
             return
-        text = text[1:]
+        # A position in the text: to cut it after each entry would copy the rest of the chunk.
+        begin = 1
         while True:
-            text = text.lstrip(", \t\r\n")
-            if text.startswith("]"):
+            while text[begin : begin + 1] in _BETWEEN:
+                begin += 1
+            if text.startswith("]", begin):
                 return
             try:
-                entry, end = decode(text)
+                entry, begin = decode(text, begin)
             except (ValueError, RecursionError):
+                text, begin = text[begin:], 0
                 more = stream.read(max(_CHUNK, len(text))) if len(text) < LONGEST_LINE else ""
                 if not more:
                     yield Fault(f"entry {number + 1}", "is not JSON, or the file is cut off")
@@ -154,4 +158,3 @@ def _entries(path: str) -> Iterator[Any]:
                 continue
             number += 1
             yield entry
-            text = text[end:]

@@ -54,7 +54,8 @@ def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
             if not prompts:
                 raise refused(source, f"{source.path} has no rows")
             path = folder / f"{digest.hexdigest()}.jsonl"
-            os.chmod(draft, 0o644)
+            # As readable as the user's own file, which may be private.
+            os.chmod(draft, 0o600 | os.stat(source.path).st_mode & 0o044)
             os.replace(draft, path)
         finally:
             Path(draft).unlink(missing_ok=True)

@@ -62,4 +62,4 @@ def _needed(name: str) -> bool:
 
 def _is_kept(name: str) -> bool:
     top, _, rest = name.partition("/")
-    return name in _KEPT or (top in _KEPT_FOLDERS and bool(rest))
+    return name in _KEPT or (top in _KEPT_FOLDERS and bool(rest)) or (top == "datasets" and rest.endswith("/dataset.json"))

@@ -1,5 +1,6 @@
 """The configuration of a reproduction: the archive's resolved one, without what belongs to the machine where it was measured."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,7 +57,21 @@ def make(archived: Archived, folder: Path, run: str, cluster: str | None) -> Mad
     made.config["models"] = {name: {**entry, **_model(made, archived, name)} for name, entry in _entries(config, "models")}
     environments = _entries(config, "environments")
     made.config["environments"] = {name: _environment(made, archived, folder, name, entry) for name, entry in environments}
+    made.notes += _datasets(archived)
     return made
+
+
+def _datasets(archived: Archived) -> Iterator[str]:
+    """Yield a note for each file of prompts: the archive has its digest, and the prompts only with ``share_prompts``."""
+    for name in sorted(archived.files):
+        if not re.fullmatch(r"datasets/[^/]+/dataset\.json", name):
+            continue
+        record = json.loads(archived.files[name])
+        path = next(value for value in record["source"].values() if value)
+        yield (
+            f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive has "
+            "the rows only with `share_prompts`. Other rows give other ledger keys, and `compare` then finds no pair."
+        )
 
 
 def _entries(config: Mapping[str, Any], room: str) -> Iterator[tuple[str, dict[str, Any]]]:
