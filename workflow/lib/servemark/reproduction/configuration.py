@@ -69,8 +69,8 @@ def _datasets(archived: Archived) -> Iterator[str]:
         record = json.loads(archived.files[name])
         path = next(value for value in record["source"].values() if value)
         yield (
-            f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive has "
-            "the rows only with `share_prompts`. Other rows give other ledger keys, and `compare` then finds no pair."
+            f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive "
+            "has the rows only with `share_prompts`. Other rows give other ledger keys, and `compare` then finds no pair."
         )
 
 
