@@ -123,7 +123,7 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
             note = "; servemark looks up its digest and fetches it in the run" if container.image.startswith(REGISTRY) else ""
             yield Finding("ok", f"environments.{name}.container.image: {container.image}{note}", (*loc, "image"))
     for loc, text in faults.items() if here else ():
-        if loc[0] == "deployments":
+        if loc[0] in ("deployments", "workloads"):
             yield Finding("problem", f"{'.'.join(loc)}: {text}", loc)
 
 
