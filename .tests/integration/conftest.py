@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import compileall
+import os
+import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +77,18 @@ def fresh(bare_checkout: Checkout, tmp_path: Path) -> Iterator[Checkout]:
     """Return a copy of the checkout without any run."""
     for make in _copies(bare_checkout, tmp_path):
         yield make()
+
+
+@pytest.fixture
+def real(fresh: Checkout) -> Checkout:
+    """Return the fresh checkout with the environment of the cpu lock file, which is built once in the repository's cache."""
+    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
+        reason = "the cpu lock is for CPython 3.11 on x86_64"
+        if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    fresh.config |= {"environments": {"cpu": {"lock": "cpu"}}, "cache": str(harness.ROOT / "results" / "cache")}
+    return fresh
 
 
 @pytest.fixture

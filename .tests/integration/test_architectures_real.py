@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from integration.harness import ROOT
 from servemark.variables import passed_on
 from servemark.weights import builtin
 
@@ -36,22 +31,6 @@ MODELS = {
               "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
               "tie_word_embeddings": True, "position_embedding_type": "nope"},
 }  # fmt: skip
-
-
-@pytest.fixture
-def real(fresh):
-    """Return the checkout with the cpu lock's environment, which is built once in the repository's cache, and a short runtime folder."""
-    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
-        reason = "the cpu lock is for CPython 3.11 on x86_64"
-        if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
-        fresh.runtime = Path(folder)
-        fresh.config |= {"environments": {"cpu": {"lock": "cpu"}}, "cache": str(ROOT / "results" / "cache")}
-        yield fresh
-        for process in fresh.processes():
-            process.kill()
 
 
 def make_models(python: str, folder: Path) -> dict[str, Path]:

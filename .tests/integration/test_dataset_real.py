@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
-import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -19,25 +14,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SAMPLE = ROOT / "config" / "prompts" / "sample.jsonl"
 
 
-@pytest.fixture
-def real(fresh):
-    """Return the checkout with the cpu lock's environment, which is built once in the repository's cache, and a short runtime folder."""
-    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
-        reason = "the cpu lock is for CPython 3.11 on x86_64"
-        if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
-        fresh.runtime = Path(folder)
-        yield fresh
-        for process in fresh.processes():
-            process.kill()
-
-
 def test_prompt_file_is_served_and_archived(real):
     shutil.copy(SAMPLE, real.path / "prompts.jsonl")
-    real.config["environments"] = {"cpu": {"lock": "cpu"}}
-    real.config["cache"] = str(ROOT / "results" / "cache")
     real.config["deployments"] = {
         "a": {
             "model": "tiny",

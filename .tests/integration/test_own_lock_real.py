@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
-import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -18,24 +13,10 @@ from servemark import verification
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 
-@pytest.fixture
-def real(fresh):
-    """Return the checkout with a short runtime folder and a cache of its own, so that the environment is built."""
-    if sys.version_info[:2] != (3, 11) or platform.machine() != "x86_64":
-        reason = "the cpu lock is for CPython 3.11 on x86_64"
-        if os.environ.get("SERVEMARK_REQUIRE_REAL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="sm", dir="/tmp") as folder:
-        fresh.runtime = Path(folder)
-        yield fresh
-        for process in fresh.processes():
-            process.kill()
-
-
 def test_environment_from_an_own_lock_file_serves(real, tmp_path):
     """The lock file is the cpu one with another name and place, as a user's own list would be."""
     own = shutil.copy(ROOT / "envs/cpu.lock", tmp_path / "mine.lock")
+    real.config["cache"] = str(tmp_path / "cache")  # so that the environment is built
     real.config["environments"] = {"mine": {"lock": str(own)}}
     real.config["deployments"] = {
         "a": {
