@@ -204,3 +204,16 @@ def test_own_lock_file_is_a_problem_only_where_the_environment_is_built(checkout
     Path("absent.lock").write_text("idna==3.20\n")
     _, found = run(capsys, environment="lock: ./absent.lock", site=f"build_on: {place}")
     assert any("no digest" in text for text in found["problem"]), "a file that is here is read"
+
+
+@pytest.mark.parametrize(("rows", "state", "code"), [('{"prompt": "a"}', "ok", 0), ('{"text": "a"}', "problem", 2), (None, "problem", 2)])
+def test_prompt_file_is_read_and_named_with_its_key(checkout, capsys, rows, state, code):
+    if rows is not None:
+        Path("mine.jsonl").write_text(f"{rows}\n")
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu")
+    text = text.replace("dataset: random, input_tokens: 8", "dataset: {file: mine.jsonl}")
+    Path("my.yaml").write_text(text)
+    assert cli.main(["check", "my.yaml"]) == code
+    lines = [line for line in capsys.readouterr().out.splitlines() if "workloads.w.dataset.file: " in line]
+    assert len(lines) == 1 and lines[0].startswith(state)
+    assert rows is not None or str(Path("mine.jsonl").absolute()) in lines[0]

@@ -69,6 +69,14 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
             yield Problem(("workloads", name, "dataset", source.kind), fault)
 
 
+def datasets(config: Config) -> Iterator[Loc]:
+    """Yield the key of the file of each workload in use that has one."""
+    for name in used_workloads(config):
+        workload = config.workloads[name]
+        if isinstance(workload, StagedWorkload):
+            yield "workloads", name, "dataset", workload.dataset.kind
+
+
 def used_workloads(config: Config) -> list[str]:
     """Return the workloads that a deployment measures."""
     return sorted({name for deployment in config.deployments.values() for name in deployment.workloads or config.workloads})

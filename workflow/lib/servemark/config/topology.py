@@ -117,7 +117,9 @@ class AutomaticTopology(AskedTopology):
 
 
 def automatic(value: Any) -> Any:
-    """Return the topology that stands for ``auto``; anything else unchanged."""
+    """Return the topology that stands for ``auto``; anything else unchanged. Another text is refused with the word that it may mean."""
+    if isinstance(value, str) and value != AUTO:
+        raise refuse("must be `auto` or a mapping, in indented lines below the key", allowed=(AUTO,))
     return AutomaticTopology() if value == AUTO else value
 
 

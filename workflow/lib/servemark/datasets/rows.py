@@ -52,7 +52,7 @@ def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
     number, rows = 0, 0
     try:
         if not os.path.isfile(source.path):
-            return [f"there is no file {source.path:.200}"]
+            return [f"there is no file {os.path.abspath(source.path):.200}"]
         for place, row in enumerate(read(source), 1):
             fault = row if isinstance(row, Fault) else None
             if isinstance(row, Row):
