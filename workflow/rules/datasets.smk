@@ -1,11 +1,11 @@
-"""Data sets of prompts.
+"""Datasets of prompts.
 
-Input: a workload's data set. Output: its record with digest and lengths. The rows themselves are in the cache.
+Input: a workload's dataset. Output: its record with digest and lengths. The rows themselves are in the cache.
 """
 
 
 rule stage_dataset:
-    """Check every row of a data set, and write the rows as one file; runs once for each distinct data set."""
+    """Check every row of a dataset, and write the rows as one file; runs once for each distinct dataset."""
     input:
         rows=dataset_file,
         settings=ancient(settings()),

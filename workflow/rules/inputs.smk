@@ -24,7 +24,7 @@ def manifest_of(wildcards):
 
 
 def datasets_by_name(*, shared=False):
-    """Return the source of every data set that a deployment's prompts come from, by its name. ``shared``: only with `share_prompts`."""
+    """Return the source of every dataset that a deployment's prompts come from, by its name. ``shared``: only with `share_prompts`."""
     workloads = [experiment.config.workloads[name] for name in paths.used_workloads(experiment.config)]
     return {one.dataset.name: one.dataset for one in workloads if isinstance(one, StagedWorkload) and (one.share_prompts or not shared)}
 
@@ -34,7 +34,7 @@ def dataset_file(wildcards):
 
 
 def datasets_of(wildcards):
-    """Return the records of the data sets of a deployment's load points."""
+    """Return the records of the datasets of a deployment's load points."""
     names = {point.prompts.name for point in experiment.points[wildcards.deployment] if isinstance(point.prompts, StagedPrompts)}
     return [f"<run>/datasets/{name}/dataset.json" for name in sorted(names)]
 

@@ -1,4 +1,4 @@
-"""Check the rows of a data set, and write them as one file."""
+"""Check the rows of a dataset, and write them as one file."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Rows of data sets: faults with their places, staging, lengths."""
+"""Rows of datasets: faults with their places, staging, lengths."""
 
 from __future__ import annotations
 

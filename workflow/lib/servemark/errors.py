@@ -39,7 +39,7 @@ class WeightsRefused(ServemarkError):
 
 
 class DatasetRefused(ServemarkError):
-    """A data set of prompts is missing, or a row of it cannot be used."""
+    """A dataset of prompts is missing, or a row of it cannot be used."""
 
     default_reason = "dataset_refused"
 

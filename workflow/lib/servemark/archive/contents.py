@@ -34,7 +34,7 @@ _ENVIRONMENT_FILES = {".lock", ".in", ".toml", ".py", ".md"}
 def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
     """Return name in the archive -> file: records, raw results, logs, table and report of the run, and files of its environments.
 
-    The rows of a data set are among them only with ``share_prompts``.
+    The rows of a dataset are among them only with ``share_prompts``.
     Excluded are load points, searches and exports of an earlier configuration, and lock files of environments that the run did not use.
     """
     files = {}
@@ -73,7 +73,7 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
 
 
 def _shared(run_folder: Path) -> set[str]:
-    """Return the names of the data sets whose prompts the configuration shares."""
+    """Return the names of the datasets whose prompts the configuration shares."""
     workloads = read_resolved(run_folder / "config.json").workloads.values()
     return {one.dataset.name for one in workloads if isinstance(one, StagedWorkload) and one.share_prompts}
 

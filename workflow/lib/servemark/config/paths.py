@@ -55,7 +55,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
 
 
 def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
-    """Yield the rows that cannot be used. The main process's machine stages data sets, so it can read their files."""
+    """Yield the rows that cannot be used. The main process's machine stages datasets, so it can read their files."""
     for name in used_workloads(config):
         workload = config.workloads[name]
         if not isinstance(workload, StagedWorkload):

@@ -1,4 +1,4 @@
-"""Read the rows of a data set, and name every row that cannot be used."""
+"""Read the rows of a dataset, and name every row that cannot be used."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Fault:
 
 
 def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
-    """Yield each row of a data set, or its fault; None for an entry of a ShareGPT file that is no request. One for each line or entry.
+    """Yield each row of a dataset, or its fault; None for an entry of a ShareGPT file that is no request. One for each line or entry.
 
     Raises:
         OSError: the file cannot be read.
@@ -43,7 +43,7 @@ def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
 
 
 def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
-    """Return what is wrong with a data set: at most :data:`FAULTS` rows in words, and how many further ones there are.
+    """Return what is wrong with a dataset: at most :data:`FAULTS` rows in words, and how many further ones there are.
 
     Args:
         recorded: each row needs the number of its output tokens.
@@ -110,7 +110,7 @@ def _prompt_fault(prompt: Any) -> str | None:
 
 
 def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
-    """Yield the first message of a person in each conversation that a response follows, as vLLM's ShareGPT data set does.
+    """Yield the first message of a person in each conversation that a response follows, as vLLM's ShareGPT dataset does.
 
     Source: vllm/benchmarks/datasets, ShareGPTDataset (0.32.0): conversations of fewer than two messages are left out.
     """

@@ -1,4 +1,4 @@
-"""stage_dataset: write the checked rows of a data set as one JSON Lines file, whose name is its sha256.
+"""stage_dataset: write the checked rows of a dataset as one JSON Lines file, whose name is its sha256.
 
 CACHE/datasets/SHA256.jsonl           {"prompt": TEXT, "output_tokens": N} in each line, in the order of the source
 CACHE/datasets/SHA256.TOKENIZER.json  the longest prompt in tokens of one tokenizer (``token_counts.py``)
@@ -21,7 +21,7 @@ FOLDER = "datasets"
 
 
 def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
-    """Stage a data set.
+    """Stage a dataset.
 
     Raises:
         DatasetRefused: a row cannot be used, or there is none.
@@ -78,7 +78,7 @@ def _line(prompt: str, output_tokens: int | None) -> bytes:
 
 
 def refused(source: DatasetSource, fault: str) -> DatasetRefused:
-    """Return the error for a data set that cannot be used."""
+    """Return the error for a dataset that cannot be used."""
     return DatasetRefused(
-        f"A data set cannot be used: {fault}.", look=source.path, do="Correct the file and rerun.", reason="dataset_refused"
+        f"A dataset cannot be used: {fault}.", look=source.path, do="Correct the file and rerun.", reason="dataset_refused"
     )

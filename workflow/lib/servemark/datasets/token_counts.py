@@ -1,4 +1,4 @@
-"""Count the tokens of the longest prompt of a staged data set, with the tokenizer of a model."""
+"""Count the tokens of the longest prompt of a staged dataset, with the tokenizer of a model."""
 
 import hashlib
 import itertools

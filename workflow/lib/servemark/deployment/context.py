@@ -71,9 +71,9 @@ class StageContext(Stage):
         path = Path(Dataset.read(record).path)
         if Hashes(self.config.cache, str(path)).of([str(path)]) != [load.prompts.sha256]:
             raise StageFailed(
-                f"The staged data set {load.prompts.name} is missing on this node, or differs from the planned one.",
+                f"The staged dataset {load.prompts.name} is missing on this node, or differs from the planned one.",
                 look=str(path),
-                do=f"Put `cache` on a shared disk. If it is on one, delete {record} and rerun: servemark stages the data set again.",
+                do=f"Put `cache` on a shared disk. If it is on one, delete {record} and rerun: servemark stages the dataset again.",
                 reason="content_changed",
             )
         return path

@@ -14,7 +14,7 @@ If several client processes share the load, :mod:`servemark.measurement.merge` m
 entry for each process, in the order of its requests in the lists. An entry has the process's own totals (``num_prompts`` to
 ``mean_itl_ms``), ``listed`` (the number of its entries in the lists), ``first_start`` (start of its first request), and ``cpu``: ``[moment,
 seconds]`` about once a second, on the same clock, with the CPU time used since the process started. The file also has ``clock``: one moment
-on the clock of the requests and on the wall clock, ``[moment, seconds since 1970]``. With recorded output lengths of a data set, the list
+on the clock of the requests and on the wall clock, ``[moment, seconds since 1970]``. With recorded output lengths of a dataset, the list
 ``expected_output_lens`` has the output tokens that each request's row states.
 
 The file has no success flag. A failed request has an error text. If the server responded with a status line without a reason phrase
@@ -105,7 +105,7 @@ class RawError(ServemarkError):
 class Request:
     """One request; times in seconds, ``start`` on the client's monotonic clock, ``waited`` before it (None: not recorded).
 
-    ``characters``: length of the output's text; ``expected``: output tokens that its row of a data set states (None: not recorded).
+    ``characters``: length of the output's text; ``expected``: output tokens that its row of a dataset states (None: not recorded).
     """
 
     ok: bool

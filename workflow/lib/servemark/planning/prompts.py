@@ -1,4 +1,4 @@
-"""Fill digest and lengths of staged data sets into the load points, before planning needs them."""
+"""Fill digest and lengths of staged datasets into the load points, before planning needs them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ def resolved(points: Iterable[LoadPoint], datasets: Mapping[str, Dataset], model
         datasets: by name.
 
     Raises:
-        PlanRefused: `output_tokens: recorded` of a data set whose rows do not all have output tokens.
+        PlanRefused: `output_tokens: recorded` of a dataset whose rows do not all have output tokens.
         OSError: a staged file cannot be read.
     """
     return tuple(

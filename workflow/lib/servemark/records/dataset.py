@@ -1,4 +1,4 @@
-"""Data sets of prompts: where they come from, and their staged form."""
+"""Datasets of prompts: where they come from, and their staged form."""
 
 import hashlib
 import itertools
@@ -30,7 +30,7 @@ class DatasetSource(Strict):
 
     @property
     def name(self) -> str:
-        """The data set's name in a run: the end of the path as one word, and a digest that tells sources apart."""
+        """The dataset's name in a run: the end of the path as one word, and a digest that tells sources apart."""
         digest = hashlib.sha256(self.model_dump_json(exclude_none=True).encode()).hexdigest()[:8]
         word = re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].rpartition(".")[0].lower()).strip("-")[:40]
         return f"{word or self.kind}-{digest}"
@@ -61,13 +61,13 @@ class Lengths(Strict):
 
 
 class Dataset(Record):
-    """A staged data set: one JSON Lines file of checked rows. stage_dataset writes it."""
+    """A staged dataset: one JSON Lines file of checked rows. stage_dataset writes it."""
 
     KIND = "dataset"
     name: str
     source: DatasetSource
     path: str = Field(description="the staged file; its name is its sha256")
-    sha256: str = Field(description="of the staged file; the data set's identity in the ledger")
+    sha256: str = Field(description="of the staged file; the dataset's identity in the ledger")
     bytes: int
     rows: int
     skipped: int = Field(default=0, description="entries of a ShareGPT file without a person's message and a response")

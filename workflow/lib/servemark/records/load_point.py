@@ -63,13 +63,13 @@ class RandomPrompts(Prompts):
 
 
 class StagedPrompts(Prompts):
-    """Rows of a staged data set. Each point sends rows in an order of its own, and its client processes share them.
+    """Rows of a staged dataset. Each point sends rows in an order of its own, and its client processes share them.
 
     Planning fills in digest and lengths, which the configuration does not contain.
     """
 
     dataset: Literal["staged"]
-    name: str = Field(description="the data set's name in the run")
+    name: str = Field(description="the dataset's name in the run")
     sha256: str = Field(default="", description="of the staged file; empty before planning")
     rows: int = Field(default=0, description="rows of the staged file; 0 before planning")
     recorded: bool = Field(default=False, description="each output has the length that its row states")
@@ -77,7 +77,7 @@ class StagedPrompts(Prompts):
     output_tokens: Count = Field(description="output length, tokens; of recorded lengths: the longest")
 
     def unplanned(self) -> "StagedPrompts":
-        """Return the prompts as the configuration has them, without digest and lengths of the data set."""
+        """Return the prompts as the configuration has them, without digest and lengths of the dataset."""
         # No limit of the output then shortens the warm-ups.
         output_tokens = MOST if self.recorded else self.output_tokens
         return StagedPrompts(dataset=self.dataset, name=self.name, recorded=self.recorded, output_tokens=output_tokens)

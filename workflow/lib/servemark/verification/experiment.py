@@ -155,7 +155,7 @@ def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) ->
 
 
 def _as_asked(load: LoadPoint) -> LoadPoint:
-    """Return a planned load point as the configuration asks for it: without what planning reads from a staged data set."""
+    """Return a planned load point as the configuration asks for it: without what planning reads from a staged dataset."""
     return load.model_copy(update={"prompts": load.prompts.unplanned()}) if isinstance(load.prompts, StagedPrompts) else load
 
 
