@@ -14,6 +14,8 @@ Exports = Annotated[tuple[ExportName, ...], AfterValidator(distinct)]
 
 def _words(value: Any) -> Any:
     """Split a text as a shell does; nothing is expanded, and no shell runs."""
+    if value is not None and not isinstance(value, str | list | tuple):
+        raise refuse("must be a command as text, or a list of its words")
     if not isinstance(value, str):
         return value
     try:
