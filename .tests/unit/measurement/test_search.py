@@ -131,6 +131,15 @@ def test_record_has_the_bracket_after_each_trial():
     assert search.words(found) == "meets at 8, misses at 23"
 
 
+def test_undecided_search_states_how_many_trials_are_suspect():
+    trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
+    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    assert search.undecided(found) and "SUSPECT" not in search.words(found)
+    doubtful = found.model_copy(update={"trials": tuple(one.model_copy(update={"verdict": "SUSPECT"}) for one in found.trials)})
+    assert "3 of 3 trials are SUSPECT" in search.words(doubtful)
+    assert not search.undecided(found.model_copy(update={"misses": 64.0}))
+
+
 def test_trials_of_a_load_that_differ_too_much_are_suspect():
     trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
     assert {one.verdict for one in search.outcomes(trials, 0.1)} == {"SUSPECT"}

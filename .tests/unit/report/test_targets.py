@@ -66,7 +66,11 @@ def test_load_to_run_is_the_end_of_the_bracket_that_a_search_found():
     assert choice.best.point["concurrency"] == 8, "16 cannot be told from the boundary"
     assert Document(render(data)).words.count("meets at 8, misses at 32") == 2, "what to run, and the search itself"
     data.searches = {"a": [found.model_copy(update={"meets": None})]}
-    assert workload(data).choices[0].best is None
+    assert workload(data).choices[0].best is None and not workload(data).undecided
+    data.searches = {"a": [found.model_copy(update={"meets": None, "misses": None, "ended": "trials_used"})]}
+    assert workload(data).undecided
+    page = Document(render(data)).words
+    assert "raise trials" in page and "Measure a lighter load" not in page
 
 
 def test_every_repetition_must_meet_the_targets():

@@ -194,6 +194,11 @@ def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Seque
     )
 
 
+def undecided(found: Search) -> bool:
+    """Return whether the trials decided nothing: no load meets the targets for certain, and none misses them."""
+    return found.meets is None and found.misses is None
+
+
 def words(found: Search) -> str:
     """Return the result of a search in one sentence part, such as ``meets at 96, misses at 128``."""
     asked = found.asked
@@ -202,8 +207,12 @@ def words(found: Search) -> str:
         return f"misses at {asked.low:g}, the lowest load"
     if found.ended == "to_meets":
         return f"meets at {asked.high:g}, the highest load"
-    parts = [
-        f"meets at {meets}" if meets else "no load is decided to meet",
-        f"misses at {misses}" if misses else "no load is decided to miss",
-    ]
+    if undecided(found):
+        suspect = sum(trial.verdict == "SUSPECT" for trial in found.trials)
+        parts = ["no load is decided", *([f"{suspect} of {len(found.trials)} trials are SUSPECT"] if suspect else [])]
+    else:
+        parts = [
+            f"meets at {meets}" if meets else "no load is known to meet",
+            f"misses at {misses}" if misses else "no load is known to miss",
+        ]
     return ", ".join([*parts, *(["a trial is INVALID"] if found.ended == "invalid" else [])])

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from servemark.measurement import search as load_search
 from servemark.measurement import slo
 from servemark.measurement.slo import PERCENTILES, Attainment, Targets
 from servemark.records import Search
@@ -66,6 +67,11 @@ class Workload:
     def search_of(self, deployment: str) -> Search | None:
         """Return the search on a deployment, or None."""
         return next((one for one in self.searches if one.deployment == deployment), None)
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether a search decided nothing, so that a lighter load may not help."""
+        return any(map(load_search.undecided, self.searches))
 
     @property
     def words(self) -> str:
