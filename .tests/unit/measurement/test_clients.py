@@ -74,10 +74,30 @@ def merged(tmp_path: Path, parts: list, cpu=None) -> Path:
     return path
 
 
+def as_the_clock_counts(requests: tuple) -> tuple:
+    """Return the requests with times in whole nanoseconds."""
+    times = ("ttft", "latency", "start", "waited")
+    return tuple(
+        replace(one, itls=tuple(round(gap, 9) for gap in one.itls), **{name: round(getattr(one, name), 9) for name in times})
+        for one in requests
+    )
+
+
+def test_merged_file_has_no_texts_and_times_in_nanoseconds(pair):
+    texts = [text for data, _ in pair for text in data["generated_texts"]]
+    made = merge(pair, [(), ()])
+    assert "generated_texts" not in made and made["output_characters"] == [len(text) for text in texts]
+    kept = json.dumps(made)
+    assert not any(text in kept for text in texts if len(text) > 3)
+    gaps = [gap for data, _ in pair for row in data["itls"] for gap in row]
+    for before, after in zip(gaps, [gap for row in made["itls"] for gap in row], strict=True):
+        assert abs(before - after) < 1e-12, "the client's clock counts nanoseconds, so no time is lost"
+
+
 def test_merged_file_has_the_results_of_all_requests(tmp_path, pair):
     raw = read_raw(merged(tmp_path, pair))
     first, second = (part for _, part in pair)
-    assert raw.requests == first.requests + second.requests
+    assert raw.requests == as_the_clock_counts(first.requests + second.requests)
     assert (raw.num_prompts, raw.completed, raw.failed) == (16, 16, 0)
     starts = [request.start for request in raw.requests]
     ends = [request.start + request.latency for request in raw.requests]
@@ -91,7 +111,7 @@ def test_merged_file_has_the_results_of_all_requests(tmp_path, pair):
     assert data["max_concurrency"] == 8 and data["model_id"] == pair[0][0]["model_id"]
     assert "median_ttft_ms" in pair[0][0] and "median_ttft_ms" not in data
     assert [entry["listed"] for entry in data["clients"]] == [8, 8]
-    assert [entry["first_start"] for entry in data["clients"]] == [min(starts[:8]), min(starts[8:])]
+    assert [entry["first_start"] for entry in data["clients"]] == pytest.approx([min(starts[:8]), min(starts[8:])], abs=1e-9)
 
 
 TIMED = ("duration", "request_throughput", "output_throughput", "total_token_throughput")
@@ -104,8 +124,9 @@ def timed(data: dict) -> dict:
 def test_one_process_keeps_all_values_but_duration_and_throughput(tmp_path):
     ((data, raw),) = written(tmp_path, json.loads(REAL.read_text()))
     one = merge([(data, raw)], [[(raw.requests[0].start, 3.0)]])
-    assert {key: value for key, value in one.items() if key not in (*TIMED, "clients")} == {
-        key: value for key, value in data.items() if key not in TIMED
+    other = ("clients", "output_characters", "generated_texts", "ttfts", "itls", "latencies", "start_times", "queue_times")
+    assert {key: value for key, value in one.items() if key not in (*TIMED, *other)} == {
+        key: value for key, value in data.items() if key not in (*TIMED, *other)
     }
     ends = [start + latency for start, latency in zip(data["start_times"], data["latencies"], strict=True)]
     seconds = max(ends) - min(data["start_times"])
@@ -115,7 +136,7 @@ def test_one_process_keeps_all_values_but_duration_and_throughput(tmp_path):
     )  # fmt: skip
     (tmp_path / "one.json").write_text(json.dumps(one))
     again = read_raw(tmp_path / "one.json")
-    assert again.requests == again.clients[0].requests == raw.requests
+    assert again.requests == again.clients[0].requests == as_the_clock_counts(raw.requests)
     judgement = judge(again, point(**ASKED), EASY, FINE)
     assert (judgement.verdict, judgement.client_cpu) == ("VALID", None), "one sample is not enough"
 
@@ -139,7 +160,7 @@ def test_requests_that_never_started_are_left_out(tmp_path):
     made = merge(written(tmp_path, data | tokens), [()])
     (tmp_path / "merged.json").write_text(json.dumps(made))
     raw = read_raw(tmp_path / "merged.json")
-    assert (raw.num_prompts, raw.completed, raw.failed, len(raw.requests), len(made["generated_texts"])) == (14, 14, 0, 14, 14)
+    assert (raw.num_prompts, raw.completed, raw.failed, len(raw.requests), len(made["output_characters"])) == (14, 14, 0, 14, 14)
     assert raw.duration_s == pytest.approx(span_of(raw.requests))
 
 

@@ -11,6 +11,7 @@ from servemark.measurement import clients
 from servemark.measurement.raw import COUNTS, MEANS, TOTALS, Client, RawResult, checked
 from servemark.measurement.statistics import span_of
 
+_TIMES = ("ttfts", "itls", "latencies", "start_times", "queue_times")
 _SUMS = (*COUNTS, "request_rate", "max_concurrency")
 # Statistics of distributions and of single seconds: those of the whole load follow from its requests, not from those of the parts.
 _NOT_OF_PARTS = re.compile(r"(mean|median|std|p[\d.]+)_\w+_ms|max_output_tokens_per_s|max_concurrent_requests")
@@ -29,7 +30,8 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
     a process waited for the others. At a request rate it is vLLM's own, which includes the wait for the first arrival. Other values stay
     only if all processes have the same value.
 
-    Requests that never started, because the duration of the load was over, are left out.
+    Requests that never started, because the duration of the load was over, are left out. So are the texts of the outputs: their lengths
+    suffice, a response may repeat a private prompt, and they would be four fifths of the file.
 
     Args:
         parts: JSON and content of each process's result file.
@@ -39,7 +41,14 @@ def merge(parts: Sequence[Part], cpu: Sequence[Samples]) -> dict[str, Any]:
     shares = [_share(raw, samples) for (_, raw), samples in zip(parts, cpu, strict=True)]
     merged = dict(parts[0][0]) if len(parts) == 1 else _joined([data for data, _ in parts], shares)
     merged["clients"] = [_entry(data, share) for (data, _), share in zip(parts, shares, strict=True)]
-    return merged
+    if texts := merged.pop("generated_texts", None):
+        merged["output_characters"] = [len(text) for text in texts]
+    return merged | {key: _rounded(merged[key]) for key in _TIMES if key in merged}
+
+
+def _rounded(times: Any) -> Any:
+    """Return times in seconds with the nanoseconds that the client's clock counts; further digits are noise of subtractions."""
+    return [_rounded(time) for time in times] if isinstance(times, list | tuple) else round(times, 9)
 
 
 def _sent(part: Part) -> Part:

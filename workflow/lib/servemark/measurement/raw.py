@@ -3,7 +3,8 @@
 Format (vllm/benchmarks/serve.py, ``benchmark`` and ``main_async``): one JSON object with the client's totals and, in lists, an entry per
 request, failed ones included. ``input_lens`` and ``output_lens`` are tokens (0 output tokens for a failed request), ``errors`` texts (empty
 without an error); ``ttfts`` (0.0 without any chunk), ``itls`` (a list each) and ``start_times`` (monotonic clock) are seconds.
-``generated_texts`` are the outputs; only their lengths are used. vLLM 0.32 adds
+``generated_texts`` are the outputs; only their lengths are used. A merged file has ``output_characters``, these lengths, in their place.
+vLLM 0.32 adds
 
 * ``latencies``: seconds to the last chunk, or to the failure (vLLM's own functions: 0.0). For 0.25, ``ttft + sum(itls)`` is the same
   number.
@@ -45,6 +46,7 @@ _LISTS = (
     "latencies",
     "queue_times",
     "generated_texts",
+    "output_characters",
     "expected_output_lens",
 )
 
@@ -90,6 +92,7 @@ class _File(_Totals):
     latencies: list[_Number] = []
     queue_times: list[_Number] = []
     generated_texts: list[str] = []
+    output_characters: list[_Count] = []
     expected_output_lens: list[_Count] = []
     clients: list[_Entry] = []
     clock: tuple[_Number, _Number] | None = None
@@ -224,7 +227,7 @@ def checked(data: dict[str, Any]) -> RawResult:
         raise _Bad("raw_lengths", f"The per-request lists have different lengths: {text}")
     latencies = file.latencies or [ttft + math.fsum(itls) for ttft, itls in zip(file.ttfts, file.itls, strict=True)]
     waits: Sequence[float | None] = file.queue_times or [None] * len(latencies)
-    characters: Sequence[int | None] = [*map(len, file.generated_texts)] or [None] * len(latencies)
+    characters: Sequence[int | None] = file.output_characters or [*map(len, file.generated_texts)] or [None] * len(latencies)
     expected: Sequence[int | None] = file.expected_output_lens or [None] * len(latencies)
     own = (file.input_lens, file.output_lens, file.ttfts, file.itls, latencies, file.start_times, file.errors)
     columns = (*own, waits, characters, expected)
