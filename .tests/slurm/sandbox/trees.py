@@ -18,10 +18,12 @@ from .options import SandboxError
 SUITES = {"22.05": "bookworm", "24.11": "trixie", "newest": "sid"}
 FOLDER = Path(os.environ.get("SERVEMARK_SLURM_TREES", "/var/tmp/servemark-slurm-trees"))
 # python3 is here for the libraries that the checkout's own Python needs.
-_PACKAGES = "slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 git openssh-client procps python3"
+_PACKAGES = "slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 git openssh-client procps curl python3"
 # These come from the tree. All other folders of the machine are visible at their own paths.
 _OF_THE_TREE = frozenset(["bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "var", "old_root"])
 _ROOT = FOLDER / "root"
+_LIST = "servemark-packages"
+"""File of a tree with the packages that it was made with."""
 
 
 def of(release: str) -> Path | None:
@@ -34,7 +36,7 @@ def of(release: str) -> Path | None:
 
 
 def make(release: str) -> Path:
-    """Make the tree of a release, unless it exists, and return it (two minutes, 1 GB).
+    """Make the tree of a release, unless it exists with these packages, and return it (two minutes, 1 GB).
 
     Raises:
         SandboxError: this is not root, debootstrap is missing, or it failed.
@@ -42,7 +44,7 @@ def make(release: str) -> Path:
     tree = of(release)
     if tree is None:
         raise SandboxError(f"Name a release of Slurm: {', '.join(SUITES)}.")
-    if tree.exists():
+    if tree.exists() and (tree / _LIST).is_file() and (tree / _LIST).read_text() == _PACKAGES:
         return tree
     debootstrap = shutil.which("debootstrap", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if os.geteuid() != 0 or debootstrap is None:
@@ -60,6 +62,8 @@ def make(release: str) -> Path:
     (part / "usr/sbin/policy-rc.d").chmod(0o755)
     shutil.copy("/etc/resolv.conf", part / "etc/resolv.conf")
     _run(["unshare", "--mount", "--pid", "--fork", f"--mount-proc={part}/proc", "chroot", str(part), *inside])
+    (part / _LIST).write_text(_PACKAGES)
+    shutil.rmtree(tree, ignore_errors=True)
     part.rename(tree)
     return tree
 
