@@ -1,7 +1,7 @@
 """Two statements of one fact, and the sentence that names both files if they differ."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,6 +44,19 @@ def differ(what: str, one: Stated, other: Stated, *, common: bool = False) -> It
 def _plain(value: Any) -> Any:
     """Return tuples as lists, as JSON has them."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def arguments(argv: Sequence[str]) -> dict[str, list[str]]:
+    """Return the options of a command line, without dashes and in kebab case -> their values."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in argv:
+        if word.startswith("--"):
+            name = word[2:].replace("_", "-")
+            found.setdefault(name, [])
+        elif name:
+            found[name].append(word)
+    return found
 
 
 def words(value: Any) -> str:

@@ -1,6 +1,5 @@
 """Check that what an attempt left fits what its records state: command lines, logs, nodes, times and counts of requests."""
 
-import ast
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,15 +17,10 @@ from servemark.measurement.key import PLACE_OPTIONS
 from servemark.records import DaemonState, LoadPoint, Measurement, Startup, Topology
 from servemark.report import measured
 from servemark.report.gather import RunRecords
-from servemark.verification.facts import Finding, NotChecked, Stated, differ, guarded, words
+from servemark.verification import logged
+from servemark.verification.facts import Finding, NotChecked, Stated, arguments, differ, guarded, words
 
 _ATTEMPT = re.compile(r"results/(?P<run>[^/]+)/(?P<place>deployments/[^/]+/attempts/\d{3,9})")
-_LOG_HEAD = 1 << 20
-"""Bytes of a server's log that are searched. vLLM prints version and arguments in its first lines."""
-_VERSION = re.compile(r"(?:█  version |LLM engine \(v)([0-9][^\s)]*)")
-_ARGUMENTS = re.compile(r"non-default args: (\{.*\})")
-_ENGINE = re.compile(r"LLM engine \(v[^)]*\) with config: (.*)")
-_WORD = re.compile(r"[\w.-]+")
 _SIZES = {"tensor-parallel-size": "tensor_parallel", "pipeline-parallel-size": "pipeline_parallel", "data-parallel-size": "data_parallel"}
 Span = tuple[float, float]
 """Start of the first request and end of the last, seconds on the client's monotonic clock."""
@@ -59,19 +53,6 @@ def check(found: RunRecords, spans: Mapping[tuple[str, str], Span], *, older: bo
         yield from guarded(place, _order(place, records, spans))
     for name in found.plans:
         yield from guarded(f"deployments/{name}", _copies(found, name))
-
-
-def arguments(argv: Sequence[str]) -> dict[str, list[str]]:
-    """Return the options of a command line, without dashes and in kebab case -> their values."""
-    found: dict[str, list[str]] = {}
-    name = ""
-    for word in argv:
-        if word.startswith("--"):
-            name = word[2:].replace("_", "-")
-            found.setdefault(name, [])
-        elif name:
-            found[name].append(word)
-    return found
 
 
 def _repeated(records: Sequence[Measurement]) -> Iterator[str]:
@@ -140,7 +121,7 @@ def _attempt(found: RunRecords, place: str, records: Sequence[Measurement]) -> I
         seen.append(parts)
         for server in servers:
             yield from _served(what, record, place, server)
-            yield from _logged(found, what, record, place, server)
+            yield from logged.check(found, what, record, place, server)
         if startup:
             yield from _nodes(found, what, record, place, startup)
 
@@ -196,49 +177,6 @@ def _served(what: str, record: Measurement, place: str, server: DaemonState) -> 
     )
 
 
-def _logged(found: RunRecords, what: str, record: Measurement, place: str, server: DaemonState) -> Iterator[str]:
-    """Compare the version and the arguments that vLLM prints with the record of the environment and the ledger key."""
-    name = f"{place}/{server.name}.log"
-    try:
-        with (found.folder / name).open("rb") as stream:
-            text = stream.read(_LOG_HEAD).decode("utf-8", errors="replace")
-    except OSError:
-        return
-    parts = record.key_parts["deployment"]
-    for check in found.checks.values():
-        if check.digest == parts["environment"]:
-            for version in sorted(set(_VERSION.findall(text))):
-                if _public(version) != _public(check.vllm):
-                    yield f"{what}: vLLM: environments/{check.name}/check.json states {check.vllm}, {name} states {version}."
-    options = arguments(option_arguments(parts["options"]))
-    for printed in _ARGUMENTS.findall(text):
-        yield from _compare_printed(what, name, options, ast.literal_eval(printed))
-    for config in _ENGINE.findall(text):
-        dtype = options.get("dtype", [""])[0]
-        used = re.search(r"\bdtype=(?:torch\.)?(\w+)", config)
-        if used and {"half": "float16", "float": "float32"}.get(dtype, dtype) not in ("", "auto", used[1]):
-            yield f"{what}: options: dtype: key_parts of the record states {dtype}, {name} states {used[1]}."
-
-
-def _public(version: str | None) -> str | None:
-    """Return a version without the part that names its build, as in 0.32.0+cpu."""
-    return version and version.partition("+")[0]
-
-
-def _compare_printed(what: str, name: str, options: Mapping[str, list[str]], printed: Mapping[str, Any]) -> Iterator[str]:
-    """Compare the arguments that vLLM prints, which are those that differ from its defaults.
-
-    Only words and whole numbers are compared: vLLM prints other values in another form than the command line.
-    """
-    for option, values in options.items():
-        value = printed.get(option.replace("-", "_"))
-        numbers = all(type(one) is int for one in (value if isinstance(value, list) else [value]))
-        listed = [str(one) for one in (value if isinstance(value, list) else [value])]
-        alike = all(text.isdecimal() for text in values) if numbers else isinstance(value, str) and _WORD.fullmatch(value + "".join(values))
-        if values and alike and listed != values:
-            yield f"{what}: options: {option}: key_parts of the record states {words(values)}, {name} states {words(value)}."
-
-
 def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startup: Startup) -> Iterator[str]:
     """Compare the nodes of an attempt with the hardware and the environment in the ledger key."""
     parts, file = record.key_parts["deployment"], f"{place}/startup.json"
@@ -256,7 +194,7 @@ def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startu
         yield from differ(f"{what}: node {node.name}: hardware", Stated(file, node.kind), hardware, common=True)
         for check in checks:
             # A node states the version of the installed package, 0.32.0+cpu; the check that of the module, 0.32.0.
-            stated, versions = ({name: _public(getattr(of, name)) for name in ("vllm", "ray")} for of in (node, check))
+            stated, versions = ({name: logged.public(getattr(of, name)) for name in ("vllm", "ray")} for of in (node, check))
             there = Stated(f"environments/{check.name}/check.json", versions)
             yield from differ(f"{what}: node {node.name}", Stated(file, stated), there)
 
