@@ -15,6 +15,7 @@ import yaml
 from integration.harness import ROOT, RUN, Checkout
 from servemark import verification
 from servemark.verification.unpack import unpacked
+from servemark.weights import builtin
 
 SAMPLE = ROOT / "config" / "prompts" / "sample.jsonl"
 POINTS = ("mine-c1-r1", "mine-c2-r1")
@@ -83,11 +84,41 @@ def test_shared_prompts_are_in_the_archive(checkout: Checkout):
         assert [json.loads(line) for line in shared.read_text().splitlines()] == list(map(json.loads, SAMPLE.read_text().splitlines()))
 
 
-@pytest.mark.parametrize("command", ["check", "run"])
-def test_bad_rows_are_named_before_anything_starts(checkout: Checkout, command: str):
-    recorded(checkout)
-    with open(checkout.path / "prompts.jsonl", "a") as stream:
-        stream.write('{"prompt": ""}\n{"text": "x"}\n')
+TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sea salt?"}]
+
+
+def test_conversations_and_prompts_go_to_the_chat_route(checkout: Checkout):
+    """Two workloads: rows with messages and with prompts, and random prompts."""
+    recorded(checkout, concurrency=1, api="chat")
+    rows = [{"messages": TALK, "output_tokens": 5}, {"prompt": "Name three ports.", "output_tokens": 7}]
+    (checkout.path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    random = {"dataset": "random", "input_tokens": 64, "output_tokens": 8, "requests": 8, "concurrency": 1, "warmups": 1}
+    checkout.config["workloads"]["made"] = random | {"api": "chat"}
+    done = checkout.run()
+    assert done.rc == 0, done.text
+    raw = checkout.record("deployments/a/points/mine-c1-r1.requests.json")
+    assert sorted(set(zip(raw["input_lens"], raw["output_lens"], strict=True))) == [(16, 7), (28, 5)]
+    for name in ("mine-c1-r1", "made-c1-r1"):
+        record = checkout.record(f"deployments/a/points/{name}.json")
+        assert record["verdict"] != "INVALID" and record["key_parts"]["point"]["workload"]["api"] == "chat"
+    assert set(checkout.record("deployments/a/points/made-c1-r1.requests.json")["input_lens"]) == {64 + 13}
+    assert checkout.record("deployments/a/points/made-c1-r1.json")["load"]["template_tokens"] == 13
+    assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
+
+
+def test_search_sends_the_rows_of_a_file(checkout: Checkout):
+    recorded(checkout, concurrency={"search": {"from": 1, "to": 2, "trials": 3}}, requests=12)
+    checkout.config["slo"] = {"e2el_ms": {"p50": 60_000}}
+    done = checkout.run()
+    assert done.rc == 0, done.text
+    trials = checkout.record("deployments/a/searches/mine/search.json")["trials"]
+    assert {trial["value"] for trial in trials} == {1, 2}
+    assert {trial["point"]["load"]["prompts"]["rows"] for trial in trials} == {len(SAMPLE.read_text().splitlines())}
+    assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
+
+
+def refused(checkout: Checkout, command: str) -> str:
+    """Return what `servemark check` or a run prints; both end with exit code 2 before anything starts."""
     if command == "run":
         done = checkout.run()
         rc, text = done.rc, done.text
@@ -96,5 +127,24 @@ def test_bad_rows_are_named_before_anything_starts(checkout: Checkout, command: 
         servemark = Path(sys.executable).with_name("servemark")
         finished = subprocess.run([servemark, "check", "my.yaml"], cwd=checkout.path, capture_output=True, text=True)
         rc, text = finished.returncode, finished.stdout + finished.stderr
-    assert rc == 2 and "line 108" in text and "line 109" in text, text
-    assert not os.path.exists(checkout.results / "deployments")
+    assert rc == 2 and not os.path.exists(checkout.results / "deployments"), text
+    return text
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_chat_without_a_template_is_refused_before_anything_starts(checkout: Checkout, command: str):
+    recorded(checkout, api="chat")
+    builtin.make("tiny-dense", checkout.path / "model")
+    (checkout.path / "model" / "tokenizer_config.json").unlink()
+    checkout.config["models"][checkout.config["deployments"]["a"]["model"]] = {"source": "./model"}
+    text = refused(checkout, command)
+    assert "workloads.mine.api" in text and "chat-template" in text
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_bad_rows_are_named_before_anything_starts(checkout: Checkout, command: str):
+    recorded(checkout)
+    with open(checkout.path / "prompts.jsonl", "a") as stream:
+        stream.write('{"prompt": ""}\n{"text": "x"}\n' + json.dumps({"messages": TALK, "output_tokens": 5}))
+    text = refused(checkout, command)
+    assert all(f"line {number}" in text for number in (108, 109, 110)), text

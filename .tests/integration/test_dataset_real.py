@@ -14,6 +14,22 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SAMPLE = ROOT / "config" / "prompts" / "sample.jsonl"
 
 
+def assert_chat(real) -> None:
+    """The servers get every message of a row and apply the template, whose tokens the plan counts as they do."""
+    raw, planned = (real.record(f"deployments/a/{name}.json") for name in ("points/talk-c2-r1.requests", "plan"))
+    loads = {point["load"]["workload"]: point["load"] for point in planned["points"]}
+    assert raw["output_lens"] == raw["expected_output_lens"] and set(raw["output_lens"]) == set(range(4, 13))
+    lengths = dict(zip(raw["output_lens"], raw["input_lens"], strict=True))
+    assert max(lengths.values()) == loads["talk"]["prompts"]["input_tokens"]
+    # One message fewer, and a template around each.
+    assert lengths[4] > lengths[12] and len({lengths[n] for n in range(4, 12)}) == 1
+    made = real.record("deployments/a/points/made-c2-r1.requests.json")
+    assert loads["made"]["template_tokens"] == 13
+    assert abs(sum(made["input_lens"]) / 16 - (64 + 13)) < 2
+    # As many chunks as tokens: the event with the role alone is left out.
+    assert [len(gaps) + 1 for gaps in made["itls"]] == made["output_lens"]
+
+
 def test_prompt_file_is_served_and_archived(real):
     shutil.copy(SAMPLE, real.path / "prompts.jsonl")
     real.config["deployments"] = {
@@ -25,12 +41,18 @@ def test_prompt_file_is_served_and_archived(real):
         }
     }
     mine = {"dataset": {"file": "prompts.jsonl"}, "output_tokens": "recorded", "requests": 40, "concurrency": 4, "clients": 2}
-    real.config["workloads"] = {"mine": mine}
+    talks = [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Why {n}?"}]} for n in range(8)]
+    rows = [*talks, {"prompt": "Name three ports."}]
+    (real.path / "talks.jsonl").write_text("".join(json.dumps(row | {"output_tokens": 4 + n}) + "\n" for n, row in enumerate(rows)))
+    talk = {"dataset": {"file": "talks.jsonl"}, "output_tokens": "recorded", "api": "chat", "requests": 27, "concurrency": 2}
+    made = {"dataset": "random", "input_tokens": 64, "output_tokens": 8, "api": "chat", "requests": 16, "concurrency": 2}
+    real.config["workloads"] = {"mine": mine, "talk": talk, "made": made}
     real.config["timeouts"] = {"start": 400.0, "stall": 300.0, "no_progress": 60.0, "stop": 10.0}
     done = real.run(seconds=800)
     assert done.rc == 0, done.text
-    ((_, row),) = real.rows().items()
-    assert row["verdict"] in ("VALID", "SUSPECT") and int(row["requests_completed"]) == 40
+    rows = {point: row for (_, point), row in real.rows().items()}
+    assert {name: int(row["requests_completed"]) for name, row in rows.items()} == {"mine-c4-r1": 40, "talk-c2-r1": 27, "made-c2-r1": 16}
+    assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
     raw = real.record("deployments/a/points/mine-c4-r1.requests.json")
     recorded = {line["output_tokens"] for line in map(json.loads, SAMPLE.read_text().splitlines())}
     assert raw["output_lens"] == raw["expected_output_lens"]
@@ -38,5 +60,6 @@ def test_prompt_file_is_served_and_archived(real):
     # The bound of the plan is counted with the model's own tokenizer, as vLLM's client counts.
     longest = real.record("deployments/a/plan.json")["points"][0]["load"]["prompts"]["input_tokens"]
     assert max(raw["input_lens"]) <= longest <= 1.1 * max(raw["input_lens"]) + 8
+    assert_chat(real)
     assert [verification.verify(path).wrong for path in real.results.glob("archive/*.tar.zst")] == [()]
     real.assert_all_dead()

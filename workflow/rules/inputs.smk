@@ -34,8 +34,9 @@ def dataset_file(wildcards):
 
 
 def datasets_of(wildcards):
-    """Return the records of the datasets of a deployment's load points."""
-    names = {point.prompts.name for point in experiment.points[wildcards.deployment] if isinstance(point.prompts, StagedPrompts)}
+    """Return the records of the datasets of a deployment's load points and searches."""
+    loads = [*experiment.points[wildcards.deployment], *searches.ends(experiment.config, wildcards.deployment)]
+    names = {load.prompts.name for load in loads if isinstance(load.prompts, StagedPrompts)}
     return [f"<run>/datasets/{name}/dataset.json" for name in sorted(names)]
 
 

@@ -14,9 +14,10 @@ name = snakemake.wildcards.deployment
 with stage("plan_deployment", name, snakemake.log[0]) as here:
     spec, manifest = DeploymentSpec.model_validate(snakemake.params.spec), Manifest.read(snakemake.input.manifest)
     datasets = {dataset.name: dataset for dataset in map(Dataset.read, snakemake.input.datasets)}
+    points, ends = (prompts.resolved(loads, datasets, manifest, spec.deployment.options) for loads in (spec.points, spec.ends))
     planned = plan(
         name,
-        spec.model_copy(update={"points": prompts.resolved(spec.points, datasets, manifest)}),
+        spec.model_copy(update={"points": points, "ends": ends, "searches": prompts.of_trials(spec.searches, ends)}),
         Hardware.read(snakemake.input.hardware),
         EnvironmentCheck.read(snakemake.input.check),
         manifest,

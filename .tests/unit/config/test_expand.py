@@ -173,15 +173,16 @@ def test_cpus_of_another_kind_of_client_node_are_unknown():
     assert [point.clients for point in points(config, "plain")] == [4]
 
 
-def test_clients_and_ask_change_the_seed_unless_default():
+def test_clients_target_and_route_change_the_seed_unless_default():
     def seed(**changes):
         replicas = {"d": {"model": "tiny", "environment": "cpu", "topology": {"replicas": 2}}}
         workloads = {"chat": {**WORKLOAD, "concurrency": 4, "warmups": 3, **changes}}
         return points(validate(data(workloads=workloads, deployments=replicas)), "d")[0].seed
 
     # Default values keep the seed of measurements made before these keys existed.
-    assert seed() == seed(clients=1) == seed(clients="auto", ask="endpoint") == SEED_BEFORE
-    assert len({seed(), seed(clients=2), seed(clients=4), seed(ask="replica"), seed(clients=2, ask="replica")}) == 5
+    assert seed() == seed(clients=1) == seed(clients="auto", ask="endpoint", api="completions") == SEED_BEFORE
+    others = [{"clients": 2}, {"clients": 4}, {"ask": "replica"}, {"clients": 2, "ask": "replica"}, {"api": "chat"}]
+    assert len({seed(), *(seed(**other) for other in others)}) == 6
 
 
 def test_ask_replica_needs_a_router(tmp_path):

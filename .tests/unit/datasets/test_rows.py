@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from servemark.datasets import rows, staging, token_counts
 from servemark.errors import DatasetRefused
 from servemark.progress import Progress
 from servemark.records import DatasetSource, Lengths
+from servemark.weights import builtin, chat_template
 
 
 def written(tmp_path, *lines: bytes) -> DatasetSource:
@@ -33,7 +36,7 @@ GOOD = b'{"prompt": "one", "output_tokens": 4}'
 )  # fmt: skip
 def test_a_bad_row_has_its_line_number(tmp_path, line):
     source = written(tmp_path, GOOD, line, GOOD)
-    (fault,) = rows.faults(source, recorded=False)
+    (fault,) = rows.faults(source, recorded=False, chat=False)
     assert fault.startswith("line 2 ")
     with pytest.raises(DatasetRefused):
         staging.stage(source, tmp_path / "cache", PROGRESS)
@@ -42,8 +45,8 @@ def test_a_bad_row_has_its_line_number(tmp_path, line):
 
 def test_rows_without_lengths_are_faults_only_if_recorded(tmp_path):
     source = written(tmp_path, GOOD, *[b'{"prompt": "a"}'] * 9)
-    assert rows.faults(source, recorded=False) == []
-    found = rows.faults(source, recorded=True)
+    assert rows.faults(source, recorded=False, chat=False) == []
+    found = rows.faults(source, recorded=True, chat=False)
     assert len(found) == rows.FAULTS + 1
     assert [fault.split(" has")[0] for fault in found[:-1]] == [f"line {number}" for number in range(2, 7)]
 
@@ -56,8 +59,8 @@ def test_staged_rows_are_as_readable_as_the_source(tmp_path):
 
 
 def test_missing_and_empty_files_are_faults(tmp_path):
-    assert len(rows.faults(DatasetSource(file=str(tmp_path / "no.jsonl")), recorded=False)) == 1
-    assert len(rows.faults(written(tmp_path), recorded=False)) == 1
+    assert len(rows.faults(DatasetSource(file=str(tmp_path / "no.jsonl")), recorded=False, chat=False)) == 1
+    assert len(rows.faults(written(tmp_path), recorded=False, chat=False)) == 1
 
 
 def test_digest_depends_on_rows_and_not_on_their_spelling_or_path(tmp_path):
@@ -77,7 +80,7 @@ def test_sharegpt_takes_first_messages_and_leaves_out_single_ones(tmp_path):
     staged = staging.stage(DatasetSource(sharegpt=str(path)), tmp_path / "cache", PROGRESS)
     assert (staged.rows, staged.skipped, staged.output_tokens) == (2, 1, None)
     path.write_text(json.dumps(entries)[:-20])
-    (fault,) = rows.faults(DatasetSource(sharegpt=str(path)), recorded=False)
+    (fault,) = rows.faults(DatasetSource(sharegpt=str(path)), recorded=False, chat=False)
     assert fault.startswith("entry 3 ")
 
 
@@ -98,4 +101,67 @@ def test_every_length_is_in_a_bin():
 
 def test_without_a_tokenizer_the_bytes_are_the_bound(tmp_path):
     staged = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
-    assert token_counts.longest(staged, tmp_path) == 3 + token_counts.SPECIAL
+    assert token_counts.TokenCounts(tmp_path).longest(staged) == 3 + token_counts.SPECIAL
+
+
+SYSTEM, USER = ({"role": role, "content": text} for role, text in (("system", "Be brief."), ("user", "Why é?")))
+TALK = json.dumps({"messages": [SYSTEM, USER], "output_tokens": 3}).encode()
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], "x", ["x"], [{"role": "user"}], [{"role": "robot", "content": "x"}], [{"role": "user", "content": " "}],
+        [{"role": "user", "content": [{"type": "text", "text": "x"}]}], [USER, {"role": "assistant", "content": "Because."}],
+    ],
+)  # fmt: skip
+def test_bad_messages_have_their_line_number(tmp_path, messages):
+    source = written(tmp_path, TALK, json.dumps({"messages": messages}).encode())
+    (fault,) = rows.faults(source, recorded=False, chat=True)
+    assert fault.startswith("line 2 ")
+
+
+def test_messages_need_the_chat_route_and_no_prompt(tmp_path):
+    source = written(tmp_path, GOOD, TALK)
+    assert rows.faults(source, recorded=True, chat=True) == []
+    (fault,) = rows.faults(source, recorded=True, chat=False)
+    assert fault.startswith("line 2 ")
+    both = written(tmp_path, json.dumps({"prompt": "a", "messages": [USER]}).encode())
+    (fault,) = rows.faults(both, recorded=False, chat=True)
+    assert fault.startswith("line 1 ")
+
+
+def test_conversations_are_staged_with_roles_and_contents(tmp_path):
+    extra = json.dumps({"messages": [SYSTEM | {"name": "x"}, USER], "output_tokens": 3, "id": 1}).encode()
+    staged = staging.stage(written(tmp_path, GOOD, extra), tmp_path / "cache", PROGRESS)
+    assert (staged.rows, staged.conversations, staged.prompt_bytes.most) == (2, 1, 16)
+    lines = [json.loads(line) for line in Path(staged.path).read_text(encoding="utf-8").splitlines()]
+    assert lines == [json.loads(GOOD), json.loads(TALK)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    builtin.make("tiny-dense", folder)
+    return folder
+
+
+def test_longest_row_has_the_tokens_of_the_chat_template(tmp_path, model):
+    template = chat_template.read(model, {})
+    plain, chat = token_counts.TokenCounts(model), token_counts.TokenCounts(model, template)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    expected = len(tokenizer.encode(template.render([SYSTEM, USER]), add_special_tokens=False).ids)
+    assert chat.added == len(tokenizer.encode(template.render([{"role": "user", "content": ""}])).ids) == 13
+    conversations = staging.stage(written(tmp_path, GOOD, TALK), tmp_path / "cache", PROGRESS)
+    prompts = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
+    for _ in range(2):  # the second time from the remembered file
+        assert chat.longest(conversations) == expected
+        assert chat.longest(prompts) == plain.longest(prompts) + chat.added
+
+
+def test_row_that_the_template_refuses_has_its_number(tmp_path, model):
+    text = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    counts = token_counts.TokenCounts(model, chat_template.read(model, {"chat-template": text}))
+    staged = staging.stage(written(tmp_path, GOOD, TALK), tmp_path / "cache", PROGRESS)
+    with pytest.raises(token_counts.RowRefused, match=r"row 2.*no system"):
+        counts.longest(staged)

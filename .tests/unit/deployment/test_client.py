@@ -145,3 +145,10 @@ def test_unusable_result_stays_as_evidence(pair, text, reason):
     answer = pair.collect()
     assert isinstance(answer, RawError) and answer.reason == reason
     assert (pair.draft.read_text() if pair.draft.exists() else None) == text
+
+
+@pytest.mark.parametrize(("api", "route"), [("completions", "/v1/completions"), ("chat", "/v1/chat/completions")])
+def test_requests_go_to_the_route_of_the_load(tmp_path, api, route):
+    client = BenchmarkClient(load(api=api), READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    (argv,) = client.commands
+    assert dict(pairwise(argv))["--endpoint"] == route

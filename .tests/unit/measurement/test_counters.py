@@ -124,6 +124,17 @@ def test_shared_prefix_may_be_in_the_cache():
     assert found(counted(measured=(engine(warm=False, prefix_hits=REQUESTS * 90),)), point=shared) == {"prefix_hits_unwanted"}
 
 
+def test_chat_template_may_be_in_the_cache():
+    chat = asked(api="chat", template_tokens=25)
+    at = counted(measured=(engine(warm=False, prefix_hits=REQUESTS * 25),))
+    above = counted(measured=(engine(warm=False, prefix_hits=REQUESTS * 90),))
+    grown = edited.made([replace(one, input_tokens=INPUT + 25) for one in result().requests])
+    assert (found(at, grown, chat), found(above, grown, chat)) == (set(), {"prefix_hits_unwanted"})
+    unknown = chat.model_copy(update={"template_tokens": None})
+    assert found(above, grown, unknown) == set(), "neither lengths nor hits can be judged"
+    assert "input_tokens_differ" in found(at, result(), chat)
+
+
 def test_idle_engine_needs_enough_requests_in_flight():
     pair = counted(engine(), engine(1, 0.0), measured=(engine(warm=False), engine(1, 0.0)))
     assert found(pair, point=asked(ask="replica")) == set(), "the other replica is not asked"

@@ -160,6 +160,19 @@ def test_edited_result_of_a_rate_is_not_valid(name):
     assert code in codes(judge(edit(requests), asked, Verdict(), FINE))
 
 
+def test_outputs_of_a_reasoning_parser_may_have_no_text():
+    requests = list(read_raw(FIXTURES / "bench-0.32.0-rate-kept.json").requests)
+    raw = every(1, lambda one: replace(one, characters=0, output_tokens=8))(requests)
+    for api, options, silent in (
+        ("chat", {"reasoning-parser": "qwen3"}, False),
+        ("chat", {}, True),
+        ("completions", {"reasoning-parser": "x"}, True),
+    ):
+        asked = load(request_rate=20.0, concurrency=None, requests=60, input_tokens=64, output_tokens=8, api=api)
+        found = codes(judge(raw, asked, Verdict(), replace(FINE, options=options)))
+        assert ("no_text" in found) is silent
+
+
 def test_limit_of_a_rate_is_a_limit():
     raw = read_raw(FIXTURES / "bench-0.32.0-rate-near-limit.json")
     for concurrency, exceeded in ((11, False), (10, True)):

@@ -107,6 +107,7 @@ BIG = Gpu(name="H200", memory_mib=143771)
         {"point": {"client_options": {"burstiness": 2}}},
         {"point": {"clients": 2}},
         {"point": {"ask": "replica"}},
+        {"point": {"api": "chat"}},
         {"point": {"concurrency": 8}},
         {"point": {"concurrency": None, "request_rate": 4.0}},
         {"point": {"request_rate": 4.5}},
@@ -214,9 +215,10 @@ def test_each_hardware_field_is_in_the_key_or_known_to_be_absent():
 
 
 def test_each_load_point_field_but_names_is_in_the_key():
-    parts = point_parts(load(**LOAD, clients=2, ask="replica", ramp_up_s=1.0, sending_s=9.0, restart=1))
+    parts = point_parts(load(**LOAD, clients=2, ask="replica", api="chat", ramp_up_s=1.0, sending_s=9.0, restart=1))
     flat = {*parts, *parts["workload"], *parts["load"], "prompts", "client_options"}
-    assert set(LoadPoint.model_fields) - flat == {"name"}
+    # The tokens of the chat template follow from the model and the deployment's options.
+    assert set(LoadPoint.model_fields) - flat == {"name", "template_tokens"}
     assert set(RandomPrompts.model_fields) <= parts["workload"].keys()
 
 

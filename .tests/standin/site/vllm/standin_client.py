@@ -68,12 +68,14 @@ def arguments(argv):
 def request(args, row):
     """Send one prompt and read its stream. Like vLLM's client, keep errors as text and raise none."""
     prompt, max_tokens = row
+    chat = args.endpoint == "/v1/chat/completions"
+    if chat and isinstance(prompt, str):
+        prompt = [{"role": "user", "content": [{"type": "text", "text": prompt}]}]
     output = Output(prompt_len=args.random_input_len, start_time=time.perf_counter())
     url = urlsplit(args.base_url)
     payload = {
         "model": args.served_model_name or args.model,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
+        **({"messages": prompt, "max_completion_tokens": max_tokens} if chat else {"prompt": prompt, "max_tokens": max_tokens}),
         "temperature": args.temperature,
         "ignore_eos": args.ignore_eos,
         "stream": True,
@@ -115,7 +117,7 @@ def read_stream(response, output):
             else:
                 output.itl.append(now - latest)
             latest = now
-            output.generated_text += choices[0].get("text") or ""
+            output.generated_text += choices[0].get("text") or choices[0].get("delta", {}).get("content") or ""
         elif usage := data.get("usage"):
             output.output_tokens = usage["completion_tokens"]
             output.prompt_len = usage["prompt_tokens"]
@@ -260,7 +262,7 @@ def main(argv):
     if args.dataset_name == "custom":
         rows = datasets.CustomDataset(dataset_path=args.dataset_path).data
         lengths = [row["output_tokens"] if args.custom_output_len == -1 else args.custom_output_len for row in rows]
-        prompts = [(row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
+        prompts = [(row.get("messages") or row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
     else:
         texts = [" ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)]
         prompts = [(text, args.random_output_len) for text in texts]

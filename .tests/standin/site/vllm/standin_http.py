@@ -166,6 +166,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"prompt": " ".join(f"t{i}" for i in body["tokens"])})
         elif self.path == "/v1/completions":
             self.complete(body)
+        elif self.path == "/v1/chat/completions":
+            self.complete(body | {"prompt": chat_prompt(body["messages"]), "max_tokens": body.get("max_completion_tokens")}, chat=True)
         else:
             self.refuse(404, "Not Found")
 
@@ -176,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_other
 
-    def complete(self, body):
+    def complete(self, body, chat=False):
         state, (name, value) = self.state, fault()
         asked = state.add(asked=1)
         if name == "die_after" and asked > value:
@@ -199,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             state.add(waiting=-1, running=1)
             try:
                 if body.get("stream"):
-                    self.stream(body, asked_tokens, count, usage)
+                    self.stream(body, asked_tokens, count, usage, chunk_of_chat if chat else completion)
                 else:
                     text = "".join(self.tokens(count))
                     self.reply(200, completion(body, text, reason, usage))
@@ -220,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
             self.state.add(generated=1, **({} if index else {"ttft_count": 1, "ttft_s": time.monotonic() - begin}))
             yield f" t{index % VOCABULARY}"
 
-    def stream(self, body, asked, count, usage):
+    def stream(self, body, asked, count, usage, completion):
         name, value = fault()
         cut = name == "cut_streams" and next(self.state.streams) % max(int(value), 1) == 0
         self.send_response(200)
@@ -251,6 +253,18 @@ class Handler(BaseHTTPRequestHandler):
     def chunk(self, data):
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
+
+
+def chat_prompt(messages):
+    """Return the prompt of a conversation. One message gets 13 more words: as many tokens as the builtin models' template adds."""
+    texts = [one["content"] if isinstance(one["content"], str) else " ".join(part["text"] for part in one["content"]) for one in messages]
+    parts = [f"{'< ' * 5}{message['role']} {text} {'> ' * 2}" for message, text in zip(messages, texts, strict=True)]
+    return " ".join([*parts, "< " * 4, "assistant"])
+
+
+def chunk_of_chat(body, text, finish_reason):
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": finish_reason}
+    return completion(body, text, finish_reason) | {"object": "chat.completion.chunk", "choices": [choice]}
 
 
 def completion(body, text, finish_reason, usage=None):

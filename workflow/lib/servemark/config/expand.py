@@ -244,6 +244,7 @@ def workload_points(name: str, workload: Workload, cpus: int | None) -> list[Loa
                 client_options=workload.client_options,
                 clients=_client_processes(workload, requests, concurrency, cpus),
                 ask=workload.ask,
+                api=workload.api,
                 ramp_up_s=workload.ramp_up,
                 sending_s=None if rate else workload.duration,
             )
@@ -262,6 +263,7 @@ def _seed(point: LoadPoint, load: str, workload: Workload) -> int:
     # Defaults are left out, so seeds and ledger keys of measurements made before these keys existed stay the same.
     parts += [{"clients": point.clients}] if point.clients > 1 else []
     parts += [{"ask": point.ask}] if point.ask != "endpoint" else []
+    parts += [{"api": point.api}] if point.api != "completions" else []
     parts += [{name: value} for name in ("ramp_up_s", "sending_s") if (value := getattr(point, name)) is not None]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

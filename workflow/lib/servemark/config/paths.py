@@ -15,7 +15,7 @@ from servemark.containers import runtimes
 from servemark.datasets import rows
 from servemark.environments import build, lockfiles, options, own_lock, wheels
 from servemark.errors import EnvironmentRefused, WeightsRefused
-from servemark.weights import hub_source, manifest
+from servemark.weights import chat_template, hub_source, manifest
 from servemark.weights.architecture import Architecture
 
 
@@ -31,6 +31,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
         staged = run and (run / "models" / name / "manifest.json").exists()
         if not staged and (fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy")):
             found.append(Problem(("models", name, "source"), fault))
+        found += _template_faults(config, name, folder)
     found += _dataset_faults(config, run)
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
         python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
@@ -65,8 +66,19 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
         with contextlib.suppress(OSError):
             if record and record.stat().st_mtime >= os.stat(source.path).st_mtime:
                 continue
-        for fault in rows.faults(source, recorded=recorded):
+        for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat"):
             yield Problem(("workloads", name, "dataset", source.kind), fault)
+
+
+def _template_faults(config: Config, model: str, folder: Path) -> Iterator[Problem]:
+    """Yield the workloads on the chat route for a model in a folder that has no chat template."""
+    faults: dict[str, str] = {}
+    for deployment in config.deployments.values():
+        asks = [name for name in deployment.workloads or config.workloads if config.workloads[name].api == "chat"]
+        if deployment.model == model and asks and os.path.isdir(folder) and (fault := chat_template.fault(folder, deployment.options)):
+            faults |= dict.fromkeys(asks, fault)
+    for name, fault in faults.items():
+        yield Problem(("workloads", name, "api"), f"{fault}. {chat_template.REMEDY}")
 
 
 def datasets(config: Config) -> Iterator[Loc]:

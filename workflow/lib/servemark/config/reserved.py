@@ -28,8 +28,8 @@ SERVE_OPTIONS = _by_option(
 )
 CLIENT_OPTIONS = _by_option(
     {
-        _ADDRESS: "base-url host port endpoint",
-        "servemark measures the completions route": "backend",
+        _ADDRESS: "base-url host port",
+        "set `api`": "backend endpoint",
         _SECRET: "header api-key hf-token",
         "the deployment's `model` names the model": "model",
         "set `served_name` of the model": "served-model-name",

@@ -11,6 +11,7 @@ from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateS
 from servemark.config.slo import Slo
 from servemark.records import AnyPrompts, DatasetSource, RandomPrompts, StagedPrompts, Strict
 from servemark.records.base import MOST, Count
+from servemark.records.load_point import Api
 
 _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
 
@@ -55,6 +56,11 @@ class Load(Strict):
         default="endpoint",
         description="`endpoint`: requests go to the deployment's address; `replica`: to the first replica, past the router, which needs "
         "`topology.replicas` above 1 or `topology.balancing: router`",
+    )
+    api: Api = Field(
+        default="completions",
+        description="`completions`: the prompt goes to /v1/completions as it is; `chat`: it goes to /v1/chat/completions as a user's "
+        "message, and the server applies the model's chat template (docs/how-to/my-prompts.md)",
     )
     clients: Clients = Field(
         default=1,

@@ -17,12 +17,22 @@ _CHUNK = 2**20
 _BETWEEN = (",", " ", "\t", "\r", "\n")
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of a message (vllm/entrypoints/chat_utils.py, 0.32.0)."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """One request. ``output_tokens``: None if the source does not state it."""
+    """One request: a prompt, or the messages of a conversation. ``output_tokens``: None if the source does not state it."""
 
-    prompt: str
+    prompt: str = ""
     output_tokens: int | None = None
+    messages: tuple[dict[str, str], ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the prompt, or of all messages, in UTF-8."""
+        return sum(len(text.encode()) for text in (self.prompt, *(message["content"] for message in self.messages)))
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,12 @@ def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
     yield from _lines(source.path) if source.kind == "file" else _sharegpt(source.path)
 
 
-def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
+def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
     """Return what is wrong with a dataset: at most :data:`FAULTS` rows in words, and how many further ones there are.
 
     Args:
         recorded: each row needs the number of its output tokens.
+        chat: requests go to the chat route, which takes messages.
     """
     found: list[str] = []
     number, rows = 0, 0
@@ -57,9 +68,11 @@ def faults(source: DatasetSource, *, recorded: bool) -> list[str]:
             fault = row if isinstance(row, Fault) else None
             if isinstance(row, Row):
                 rows += 1
+                unit = "line" if source.kind == "file" else "entry"
                 if recorded and row.output_tokens is None:
-                    unit = "line" if source.kind == "file" else "entry"
                     fault = Fault(f"{unit} {place}", "has no `output_tokens`, which `output_tokens: recorded` needs")
+                elif row.messages and not chat:
+                    fault = Fault(f"{unit} {place}", "has `messages`, which need `api: chat` in the workload")
             if fault:
                 number += 1
                 found += [f"{fault.place} {fault.text}"] if len(found) < FAULTS else []
@@ -90,23 +103,41 @@ def _row(line: bytes, place: str) -> Row | Fault:
         return Fault(place, "is empty" if not line.strip() else "is not JSON")
     if not isinstance(data, dict):
         return Fault(place, f'must be an object such as {{"prompt": "..."}}, not {type(data).__name__}')
-    if "prompt" not in data:
-        return Fault(place, "has no `prompt`")
-    if text := _prompt_fault(data["prompt"]):
-        return Fault(place, text)
+    if ("prompt" in data) == ("messages" in data):
+        return Fault(place, "has both `prompt` and `messages`" if "prompt" in data else "has no `prompt` and no `messages`")
+    fault = _text_fault(data["prompt"], "`prompt`") if "prompt" in data else _messages_fault(data["messages"])
+    if fault:
+        return Fault(place, fault)
     tokens = data.get("output_tokens")
     if tokens is not None and (type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS):
         return Fault(place, f"`output_tokens` must be a whole number from 1 to {MOST_TOKENS:,}, not {json.dumps(tokens):.40}")
-    return Row(data["prompt"], tokens)
+    if "prompt" in data:
+        return Row(data["prompt"], tokens)
+    return Row("", tokens, tuple({"role": one["role"], "content": one["content"]} for one in data["messages"]))
 
 
-def _prompt_fault(prompt: Any) -> str | None:
-    if not isinstance(prompt, str):
-        return f"`prompt` must be text, not {type(prompt).__name__}"
-    if not prompt.strip():
-        return "`prompt` is empty"
+def _text_fault(text: Any, name: str, *, empty: bool = False) -> str | None:
+    if not isinstance(text, str):
+        return f"{name} must be text, not {type(text).__name__}"
+    if not text.strip() and not empty:
+        return f"{name} is empty"
     # JSON can write half of a pair, which no request can send.
-    return "`prompt` contains an unpaired surrogate" if any("\ud800" <= letter <= "\udfff" for letter in prompt) else None
+    return f"{name} contains an unpaired surrogate" if any("\ud800" <= letter <= "\udfff" for letter in text) else None
+
+
+def _messages_fault(messages: Any) -> str | None:
+    if not isinstance(messages, list) or not messages:
+        return '`messages` must be a list such as [{"role": "user", "content": "..."}]'
+    for number, message in enumerate(messages, 1):
+        name = f"message {number}"
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            return f"{name} needs `role` and `content`"
+        if message["role"] not in ROLES:
+            return f"{name} has the role {json.dumps(message['role']):.40}; allowed: {', '.join(ROLES)}"
+        # A system message, or an assistant's that only called tools, may be empty.
+        if text := _text_fault(message["content"], f"the content of {name}", empty=message["role"] != "user"):
+            return text
+    return "ends with a message of the assistant, so there is nothing to respond to" if messages[-1]["role"] == "assistant" else None
 
 
 def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
@@ -124,7 +155,7 @@ def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
             yield Fault(place, "has no list `conversations`")
         elif any(not isinstance(turn, dict) or not isinstance(turn.get("value"), str) for turn in turns[:2]):
             yield Fault(place, "has a message without the text `value`")
-        elif len(turns) < 2 or _prompt_fault(turns[0]["value"]):
+        elif len(turns) < 2 or _text_fault(turns[0]["value"], "the message"):
             yield None
         else:
             yield Row(turns[0]["value"])

@@ -1,6 +1,6 @@
 """stage_dataset: write the checked rows of a dataset as one JSON Lines file, whose name is its sha256.
 
-CACHE/datasets/SHA256.jsonl           {"prompt": TEXT, "output_tokens": N} in each line, in the order of the source
+CACHE/datasets/SHA256.jsonl           {"prompt": TEXT, "output_tokens": N} in each line, in the order of the source; or "messages"
 CACHE/datasets/SHA256.TOKENIZER.json  the longest prompt in tokens of one tokenizer (``token_counts.py``)
 """
 
@@ -28,7 +28,7 @@ def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
         CacheClosed: the cache takes no files.
     """
     folder = (cache / FOLDER).absolute()
-    skipped, size, digest = 0, 0, hashlib.sha256()
+    skipped, conversations, size, digest = 0, 0, 0, hashlib.sha256()
     prompts: Counter[int] = Counter()
     outputs: Counter[int] = Counter()
     progress.say(f"reading {source.path}")
@@ -43,11 +43,12 @@ def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
                     if row is None:
                         skipped += 1
                         continue
-                    line = _line(row.prompt, row.output_tokens)
+                    line = _line(row)
                     stream.write(line)
                     digest.update(line)
                     size += len(line)
-                    prompts[len(row.prompt.encode())] += 1
+                    prompts[row.bytes] += 1
+                    conversations += bool(row.messages)
                     outputs[row.output_tokens or 0] += 1
                     if prompts.total() % 100_000 == 0:
                         progress.waiting(f"{prompts.total():,} rows")
@@ -66,15 +67,17 @@ def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
         sha256=digest.hexdigest(),
         bytes=size,
         rows=prompts.total(),
+        conversations=conversations,
         skipped=skipped,
         prompt_bytes=Lengths.of(sorted(prompts.items())),
         output_tokens=None if outputs[0] else Lengths.of(sorted((length, number) for length, number in outputs.items() if number)),
     )
 
 
-def _line(prompt: str, output_tokens: int | None) -> bytes:
-    row = {"prompt": prompt} | ({} if output_tokens is None else {"output_tokens": output_tokens})
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def _line(row: rows.Row) -> bytes:
+    content: dict[str, object] = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
+    content |= {} if row.output_tokens is None else {"output_tokens": row.output_tokens}
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def refused(source: DatasetSource, fault: str) -> DatasetRefused:

@@ -1,53 +1,117 @@
-"""Count the tokens of the longest prompt of a staged dataset, with the tokenizer of a model."""
+"""Count tokens as a server does: with the tokenizer of the model, and with its chat template on the chat route."""
 
 import hashlib
 import itertools
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from servemark.records import Dataset, write_atomically
+from servemark.weights import chat_template
+from servemark.weights.chat_template import ChatTemplate
 
 TOKENIZER = "tokenizer.json"
 SPECIAL = 2
 """Special tokens that a tokenizer without ``tokenizer.json`` may add to a prompt: one at its beginning, one at its end."""
 _AT_ONCE = 256
+_TEXT = "servemark"
 
 
-def longest(dataset: Dataset, model: Path) -> int:
-    """Return the tokens of the longest prompt with a model's tokenizer; remembered next to the staged file.
+class RowRefused(Exception):
+    """The chat template refuses a row. The text has the number of the row and the template's own words."""
 
-    Without ``tokenizer.json``, the bytes of the longest prompt are the upper bound: a token has at least one byte.
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """The tokens of texts and rows.
 
     Args:
         model: the model's folder.
-
-    Raises:
-        OSError: the staged file cannot be read, or its folder cannot be written.
+        template: the chat template; None for the completions route, or if it is not known.
     """
-    try:
-        content = (model / TOKENIZER).read_bytes()
-    except OSError:
-        return dataset.prompt_bytes.most + SPECIAL
-    known = Path(dataset.path).with_suffix(f".{hashlib.sha256(content).hexdigest()[:16]}.json")
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(known.read_text())["longest"])
-    tokenizer = Tokenizer.from_str(content.decode("utf-8"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    most = 0
-    prompts = _prompts(Path(dataset.path))
-    while some := list(itertools.islice(prompts, _AT_ONCE)):
-        most = max(most, *(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(some)))
-    with suppress(OSError):
-        write_atomically(known, json.dumps({"longest": most}) + "\n")
-    return most
+
+    model: Path
+    template: ChatTemplate | None = None
+
+    @cached_property
+    def _content(self) -> bytes | None:
+        try:
+            return (self.model / TOKENIZER).read_bytes()
+        except OSError:
+            return None
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        if self._content is None:
+            return None
+        tokenizer = Tokenizer.from_str(self._content.decode("utf-8"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @cached_property
+    def added(self) -> int | None:
+        """Tokens that the chat template adds to a prompt; None if they are not known."""
+        if self.template is None or self._tokenizer is None:
+            return None
+        try:
+            whole = self.template.render(chat_template.user(_TEXT))
+        except chat_template.Refused:
+            return None
+        # A server adds no special tokens to a conversation: the template has them (vllm/renderers/hf.py, 0.32.0).
+        counts = [len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in (whole, _TEXT)]
+        return counts[0] - counts[1]
+
+    def longest(self, dataset: Dataset) -> int:
+        """Return the tokens of the longest row, with the chat template; remembered next to the staged file.
+
+        Without ``tokenizer.json``, the bytes of the longest row are the upper bound: a token has at least one byte.
+
+        Raises:
+            RowRefused: the chat template refuses a row.
+            OSError: the staged file cannot be read, or its folder cannot be written.
+        """
+        if self._content is None or self._tokenizer is None:
+            return dataset.prompt_bytes.most + SPECIAL
+        # Prompts get the same text around them, so only conversations need the template row by row.
+        template = self.template if dataset.conversations else None
+        words = [hashlib.sha256(self._content).hexdigest()[:16], *([template.digest[:16]] if template else [])]
+        known = Path(dataset.path).with_suffix(f".{'-'.join(words)}.json")
+        try:
+            most = int(json.loads(known.read_text())["longest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            most = self._most(_texts(Path(dataset.path), template), special=template is None)
+            with suppress(OSError):
+                write_atomically(known, json.dumps({"longest": most}) + "\n")
+        return most + ((self.added or 0) if template is None else 0)
+
+    def _most(self, texts: Iterator[str], *, special: bool) -> int:
+        assert self._tokenizer, "the caller has one"
+        most = 0
+        while some := list(itertools.islice(texts, _AT_ONCE)):
+            encodings = self._tokenizer.encode_batch_fast(some, add_special_tokens=special)
+            most = max(most, *(len(encoding.ids) for encoding in encodings))
+        return most
 
 
-def _prompts(path: Path) -> Iterator[str]:
+def _texts(path: Path, template: ChatTemplate | None) -> Iterator[str]:
     with open(path, "rb") as stream:
-        for line in stream:
-            yield json.loads(line)["prompt"]
+        for number, line in enumerate(stream, 1):
+            row = json.loads(line)
+            if template is None:
+                yield row["prompt"] if "prompt" in row else "\n".join(_contents(row))
+                continue
+            try:
+                yield template.render(row.get("messages") or chat_template.user(row["prompt"]))
+            except chat_template.Refused as error:
+                raise RowRefused(f"row {number}: {error}") from None
+
+
+def _contents(row: dict[str, Any]) -> list[str]:
+    return [message["content"] for message in row["messages"]]

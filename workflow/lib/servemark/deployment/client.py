@@ -145,7 +145,8 @@ class BenchmarkClient:
         order, point = self._beside("order"), self.point
         self._write_prompts()
         write_atomically(order, json.dumps({"processes": self.commands, "samples": str(self._beside("samples").absolute())}) + "\n")
-        warmup = {"tokens": point.warmup_tokens, "shared": point.prefix_tokens / point.prompt_tokens}
+        shared = point.prefix_tokens / (point.prefix_tokens + point.prompts.input_tokens)
+        warmup = {"tokens": point.warmup_tokens, "shared": shared}
         # A request rate spreads its starts and ends with its last request by itself.
         timed = point.request_rate is None and (point.ramp_up_s is not None or point.sending_s is not None)
         launcher = Launcher.of(attempt)

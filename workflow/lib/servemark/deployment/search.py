@@ -50,7 +50,7 @@ def following(config: Config, plan: Plan, asked: PlannedSearch, trials: Sequence
     after = _state(config, asked, trials).following
     if after is None:
         return None
-    load = trial(config, plan.deployment, asked.workload, *after)
+    load = asked.planned(trial(config, plan.deployment, asked.workload, *after))
     return PlannedPoint(load=load, key=key.digest(plan.key_parts, key.point_parts(load), plan.key_format))
 
 

@@ -9,7 +9,9 @@ command line. docs/explanation/numbers.md has the reasons for its changes:
 * Warm-ups: each has another prompt of the same length and a short output. A warm-up is a request without an id.
 * Ramp-up and duration of a closed loop: the first request of each slot starts later than that of the slot before it. After the duration no
   request starts; a request that never started has the error :data:`UNSENT`, and measurement/merge.py removes it.
-* Rows of a staged data set: read without pandas (:func:`read_rows_without_pandas`).
+* Rows of a staged data set: read without pandas (:func:`read_rows_without_pandas`). A row with the messages of a conversation replaces the
+  message that vLLM's client makes of a prompt.
+* The chat route: the first event of a response has the role and no token, so the client leaves it out.
 * Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
   taken after the wait, and vLLM's own duration includes it (measurement/merge.py). At a request rate each waits at the end of its last
   warm-up, before vLLM takes the time of the first arrival; otherwise arrivals would pile up.
@@ -39,7 +41,29 @@ LOAD = "SERVEMARK_LOAD"
 UNSENT = "servemark: not sent, because the duration of the load was over"
 # Characters between the beginnings of two warm-ups: a prime, so that many beginnings differ.
 STRIDE = 7919
+Conversations = dict[str, list[dict[str, str]] | None]
 SPARE = 16  # characters less, because a rotated text may have one or two more tokens
+
+
+def has_no_token(event: bytes) -> bool:
+    """Return whether an event of a chat response has the role of its message and no text (vLLM sends it just before the first token)."""
+    try:
+        (choice,) = json.loads(event.removeprefix(b"data:"))["choices"]
+        return "role" in choice["delta"] and not any(choice["delta"].get(key) for key in ("content", "reasoning", "tool_calls"))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+async def without_role(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield whole events of a chat response, without the first one if it has the role and no token."""
+    first = True
+    async for some in events:
+        if first:
+            first = False
+            event, blank_line, rest = some.partition(b"\n\n")
+            some = rest if blank_line and has_no_token(event) else some
+        if some:
+            yield some
 
 
 async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -56,13 +80,14 @@ async def whole_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield rest
 
 
-def in_whole_events(session: Any) -> SimpleNamespace:
+def in_whole_events(session: Any, *, chat: bool = False) -> SimpleNamespace:
     """Return the part of an HTTP session that vLLM's request function uses, with responses in whole events."""
 
     @contextlib.asynccontextmanager
     async def post(**request: Any) -> AsyncIterator[SimpleNamespace]:
         async with session.post(**request) as response:
             events = whole_events(response.content.iter_any())
+            events = without_role(events) if chat else events
             content = SimpleNamespace(iter_any=lambda: events)
             yield SimpleNamespace(status=response.status, reason=response.reason, content=content)
 
@@ -128,16 +153,18 @@ def request_function(
     last_warmup: int | None,
     pace: Pace | None = None,
     unsent: Callable[[], Any] | None = None,
+    conversations: Conversations | None = None,
 ) -> Callable[..., Any]:
     """Return the request function for vLLM's table.
 
     Args:
-        send: vLLM's own function for the completions route.
+        send: vLLM's own function for the route.
         descriptor: file descriptor of the socket to run_clients.py; None for one process.
         warmup: the value of :data:`WARMUP`; None for vLLM's own warm-ups.
         last_warmup: number of the warm-up that waits for the other processes; None if the first measured request waits.
         pace: when measured requests may start; None: at once.
         unsent: makes vLLM's record of a request without a response.
+        conversations: messages by request id, of rows that have some; None for the completions route.
     """
     begun, ended = itertools.count(1), itertools.count(1)
     started: asyncio.Future[None] | None = None
@@ -155,11 +182,19 @@ def request_function(
             output = unsent()
             output.error = UNSENT
             return output
+        messages = None
+        if conversations:  # vLLM warms up with its first request
+            messages = conversations.get(request_func_input.request_id if measured else next(iter(conversations)))
         if not measured and warmup is not None:
-            prompt = rotated(request_func_input.prompt, next(begun), warmup["shared"])
+            number = next(begun)
+            prompt = rotated(request_func_input.prompt, number, warmup["shared"])
             tokens = min(warmup["tokens"], request_func_input.output_len)
             request_func_input = dataclasses.replace(request_func_input, prompt=prompt, output_len=tokens)
-        output = await send(request_func_input, in_whole_events(session), pbar)
+            messages = messages and [{**message, "content": rotated(message["content"], number, 0.0)} for message in messages]
+        if messages:
+            body = {**(request_func_input.extra_body or {}), "messages": messages}
+            request_func_input = dataclasses.replace(request_func_input, extra_body=body)
+        output = await send(request_func_input, in_whole_events(session, chat=conversations is not None), pbar)
         if not output.success:  # vLLM sets 0, but a load may end with a failed request
             output.latency = time.perf_counter() - output.start_time
         if not measured and next(ended) == last_warmup:
@@ -169,10 +204,14 @@ def request_function(
     return send_one
 
 
-def read_rows_without_pandas() -> None:
+def read_rows_without_pandas(conversations: Conversations) -> None:
     """Read the file of vLLM's dataset ``custom`` line by line, in its order.
 
     vLLM's own method needs pandas, which vLLM does not install (only its extra ``bench`` does), and takes prompts of digits for numbers.
+
+    Args:
+        conversations: gets the messages of each row by the id of its request; None for a row with a prompt. vLLM's data set takes prompts
+            only, so it gets the text of all messages, of which it counts the tokens.
     """
     from vllm.benchmarks import datasets
 
@@ -180,6 +219,14 @@ def read_rows_without_pandas() -> None:
         def load_data(self) -> None:
             with open(self.dataset_path, encoding="utf-8") as stream:
                 self.data = [json.loads(line) for line in stream]
+            for row in self.data:
+                if "messages" in row:
+                    row["prompt"] = "\n".join(message["content"] for message in row["messages"])
+
+        def sample(self, *given: Any, **named: Any) -> Any:
+            requests = super().sample(*given, **named)
+            conversations.update({request.request_id: row.get("messages") for request, row in zip(requests, self.data, strict=False)})
+            return requests
 
     # get_samples looks the class up by its name in its own module.
     sys.modules[datasets.CustomDataset.__module__].CustomDataset = Rows  # type: ignore[attr-defined]
@@ -196,13 +243,17 @@ def main(argv: list[str]) -> Any:
     if descriptor is not None:
         os.set_inheritable(descriptor, False)
     last_warmup = int(argv[argv.index("--num-warmups") + 1]) if "--request-rate" in argv else None
-    send = table.ASYNC_REQUEST_FUNCS["openai"]
+    chat = "/v1/chat/completions" in argv
+    send = table.ASYNC_REQUEST_FUNCS["openai-chat" if chat else "openai"]
+    conversations: Conversations = {}
     pace = Pace(int(argv[argv.index("--max-concurrency") + 1]), **load) if load else None
     unsent = table.RequestFuncOutput if load else None
-    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(send, descriptor, warmup, last_warmup, pace, unsent)
+    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(
+        send, descriptor, warmup, last_warmup, pace, unsent, conversations if chat else None
+    )
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
     if ("--dataset-name", "custom") in itertools.pairwise(argv):
-        read_rows_without_pandas()
+        read_rows_without_pandas(conversations)
     from vllm.entrypoints.cli.main import main as vllm
 
     return vllm()

@@ -23,6 +23,8 @@ LOOPBACK = "lo"
 # A folder of vLLM's PYTHONPATH. It holds one module, so it hides none of the model environment.
 MIDDLEWARE_FOLDER = IN_MODEL_ENV / "middleware"
 MIDDLEWARE = "servemark_require_key.RequireKey"
+# bench_client.py chooses vLLM's request function by the route.
+ROUTES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 # Variable of the API key. vLLM's own VLLM_API_KEY is part of its compile cache key (vllm/envs.py, compile_factors; 0.25.1): each start
 # would compile again, and the cache would contain the key as plain text (cache_key_factors.json).
 API_KEY = "SERVEMARK_API_KEY"
@@ -145,7 +147,7 @@ def bench(
     return [
         # The request function "servemark" is that of bench_client.py.
         *(python, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve", "--backend", "servemark"),
-        *("--base-url", url, "--endpoint", "/v1/completions", "--model", served_name, "--tokenizer", tokenizer),
+        *("--base-url", url, "--endpoint", ROUTES[point.api], "--model", served_name, "--tokenizer", tokenizer),
         *point.prompts.client_arguments(),
         *(("--dataset-path", prompts) if prompts else ()),
         *("--num-prompts", str(point.requests), "--seed", str(point.seed), "--ignore-eos", "--temperature", "0"),

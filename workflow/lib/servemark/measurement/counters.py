@@ -103,7 +103,7 @@ def _prefix_reasons(requests: int, load: LoadPoint, counters: ServerCounters) ->
     """
     measured = counters.measured or counters.engines
     hits, vocabulary = total(measured, "prefix_hits"), counters.vocabulary
-    if not hits or vocabulary is None or load.prompts.dataset != "random":
+    if not hits or vocabulary is None or load.prompts.dataset != "random" or load.template_tokens is None:
         return
     warm = 0 if counters.measured else sent_warmups(load)
     prompts = requests + warm
@@ -111,11 +111,12 @@ def _prefix_reasons(requests: int, load: LoadPoint, counters: ServerCounters) ->
     mean = prompts * min(1.0, earlier / vocabulary)
     # Warm-ups of one prompt may hit each other; without a scrape after them they stand among these hits.
     most = min(prompts, mean + SIGMAS * math.sqrt(mean) + 1 + warm)
-    wanted = prompts * load.prefix_tokens
-    if hits > wanted + most * (load.prompt_tokens - load.prefix_tokens):
+    # A chat template begins each prompt with the same text, and may end it with another.
+    wanted = prompts * (load.template_tokens + load.prefix_tokens)
+    if hits > wanted + most * load.prompts.input_tokens:
         share = hits / max(1, prompts * load.prompt_tokens)
         detail = (
-            f"The prefix cache had {hits:.0f} tokens of the prompts ({share:.0%}). The shared prefix explains {wanted}, and chance at most "
+            f"The prefix cache had {hits:.0f} tokens of the prompts ({share:.0%}). Their common part explains {wanted}, and chance at most "
             f"{most:.0f} of {prompts} prompts."
         )
         yield reason("prefix_hits_unwanted", detail)

@@ -12,7 +12,7 @@
 * interface: the configured network between nodes if there is more than one node; else None
 * hardware: see :func:`hardware_part`
 * workload: the prompts (``Prompts.key_part``: dataset, lengths), requests, warm-ups, client options; the number of client processes if
-  there are several, ``ask`` unless it is the endpoint, ramp-up and duration if there are any
+  there are several, ``ask`` unless it is the endpoint, ``api`` unless it is completions, ramp-up and duration if there are any
 * load (concurrency, request rate), repetition, seed
 
 Never in the key: requests to a scheduler, ports, addresses, paths, job ids, host names, secrets, times, and the names of run, deployment
@@ -129,6 +129,7 @@ def point_parts(load: LoadPoint) -> dict[str, Any]:
     workload |= {} if load.warmup_tokens is None else {"warmup_tokens": load.warmup_tokens}
     workload |= {"clients": load.clients} if load.clients > 1 else {}
     workload |= {"ask": load.ask} if load.ask != "endpoint" else {}
+    workload |= {"api": load.api} if load.api != "completions" else {}
     workload |= {name: value for name in ("ramp_up_s", "sending_s") if (value := getattr(load, name)) is not None}
     # A repetition of one start must not stand for that of another.
     workload |= {"restart": load.restart} if load.restart else {}

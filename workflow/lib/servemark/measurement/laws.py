@@ -59,7 +59,9 @@ def reasons(raw: RawResult, load: LoadPoint, limits: Verdict, options: Mapping[s
     yield from _stream_reasons(good, limits, options)
     if count := _copies(good):
         yield reason("requests_repeated", f"{count} requests have exactly the same times as another request.")
-    yield from _text_reasons(good)
+    # On the chat route a reasoning parser takes text out of the content, and the client keeps the content.
+    if not (load.api == "chat" and options.get("reasoning-parser")):
+        yield from _text_reasons(good)
     yield from _drain_reasons(raw, limits) if math.isfinite(load.request_rate or math.inf) else _closed_loop_reasons(raw, load, limits)
     yield from _limit_reasons(raw, load)
 

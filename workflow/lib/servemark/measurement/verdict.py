@@ -195,9 +195,9 @@ def _request_reasons(raw: RawResult, good: list[Request], load: LoadPoint, thres
     if got > wanted * (1 + tolerance) or (tolerance == 0 and long):
         yield reason("output_tokens_long", f"{text} ({long} outputs are too long).")
     prompts = [
-        (request.input_tokens, own + load.prefix_tokens)
+        (request.input_tokens, own + load.prefix_tokens + load.template_tokens)
         for request, number in zip(good, numbers, strict=True)
-        if (own := load.prompts.expected_input_tokens(number)) is not None
+        if load.template_tokens is not None and (own := load.prompts.expected_input_tokens(number)) is not None
     ]
     got, wanted = sum(found for found, _ in prompts), sum(expected for _, expected in prompts)
     if abs(got - wanted) > thresholds.input_tokens_tolerance * wanted:

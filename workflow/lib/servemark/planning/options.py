@@ -74,7 +74,8 @@ def flag(options: Mapping[str, Any], name: str) -> bool | None:
 
 def in_words(load: LoadPoint) -> str:
     """Return the lengths of a request as text: ``64 + 32 = 96 tokens``, or ``512 (random-prefix-len) + 64 + 32 = 608 tokens``."""
-    first = f"{load.prefix_tokens} (random-prefix-len) + " if load.prefix_tokens else ""
+    first = f"{load.template_tokens} (chat template) + " if load.template_tokens else ""
+    first += f"{load.prefix_tokens} (random-prefix-len) + " if load.prefix_tokens else ""
     return f"{first}{load.prompts.input_tokens} + {load.prompts.output_tokens} = {load.request_tokens} tokens"
 
 

@@ -1,32 +1,70 @@
-"""Fill digest and lengths of staged datasets into the load points, before planning needs them."""
+"""Fill digest and lengths of staged datasets, and the tokens of the chat template, into the load points, before planning needs them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from servemark.datasets import token_counts
+from servemark.datasets.token_counts import RowRefused, TokenCounts
 from servemark.errors import PlanRefused
-from servemark.records import Dataset, LoadPoint, Manifest, StagedPrompts
+from servemark.records import Dataset, LoadPoint, Manifest, PlannedSearch, StagedPrompts
+from servemark.weights import chat_template
 
 
-def resolved(points: Iterable[LoadPoint], datasets: Mapping[str, Dataset], model: Manifest) -> tuple[LoadPoint, ...]:
-    """Return the load points with the lengths of their prompts as the tokenizer of a model counts them.
+def resolved(
+    points: Iterable[LoadPoint], datasets: Mapping[str, Dataset], model: Manifest, options: Mapping[str, Any]
+) -> tuple[LoadPoint, ...]:
+    """Return the load points with the lengths of their prompts as a server of the model counts them.
 
     Args:
         datasets: by name.
+        options: the server's, in kebab case.
 
     Raises:
-        PlanRefused: `output_tokens: recorded` of a dataset whose rows do not all have output tokens.
+        PlanRefused: `output_tokens: recorded` of a dataset whose rows do not all have output tokens, or messages that cannot be sent.
         OSError: a staged file cannot be read.
     """
+    folder = Path(model.path)
+    of_api = {"completions": TokenCounts(folder)}
+    found = []
+    for load in points:
+        if load.api not in of_api:
+            _require_template(load, folder, options)
+            template = None if chat_template.needs_none(folder, options) else chat_template.read(folder, options)
+            of_api[load.api] = TokenCounts(folder, template)
+        counts = of_api[load.api]
+        if isinstance(load.prompts, StagedPrompts):
+            prompts = _known(load, load.prompts, datasets[load.prompts.name], counts)
+            found.append(load.model_copy(update={"prompts": prompts}))
+        else:
+            found.append(load if load.api == "completions" else load.model_copy(update={"template_tokens": counts.added}))
+    return tuple(found)
+
+
+def of_trials(searches: Iterable[PlannedSearch], ends: Iterable[LoadPoint]) -> tuple[PlannedSearch, ...]:
+    """Return the searches with the prompts of their trials. ``ends``: the load points at both ends of each, resolved."""
+    known = {load.workload: load for load in ends}
     return tuple(
-        load.model_copy(update={"prompts": _known(load.prompts, datasets[load.prompts.name], model)})
-        if isinstance(load.prompts, StagedPrompts)
-        else load
-        for load in points
+        one.model_copy(
+            update={"template_tokens": load.template_tokens}
+            | ({"prompts": load.prompts} if isinstance(load.prompts, StagedPrompts) else {})
+        )
+        for one in searches
+        for load in (known[one.workload],)
     )
 
 
-def _known(prompts: StagedPrompts, dataset: Dataset, model: Manifest) -> StagedPrompts:
+def _require_template(load: LoadPoint, model: Path, options: Mapping[str, Any]) -> None:
+    if fault := chat_template.fault(model, options):
+        raise PlanRefused(f"workloads.{load.workload}.api: chat: {fault}.", do=chat_template.REMEDY, reason="no_chat_template")
+
+
+def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: TokenCounts) -> StagedPrompts:
+    if dataset.conversations and load.api != "chat":
+        raise PlanRefused(
+            f"{dataset.conversations} rows of {dataset.source.path} have `messages`, which /v1/completions does not take.",
+            do=f"Set `api: chat` in workloads.{load.workload}.",
+            reason="dataset_refused",
+        )
     output_tokens = prompts.output_tokens
     if prompts.recorded:
         if dataset.output_tokens is None:
@@ -36,5 +74,14 @@ def _known(prompts: StagedPrompts, dataset: Dataset, model: Manifest) -> StagedP
                 reason="dataset_refused",
             )
         output_tokens = dataset.output_tokens.most
-    lengths = {"input_tokens": token_counts.longest(dataset, Path(model.path)), "output_tokens": output_tokens}
+    try:
+        longest = counts.longest(dataset)
+    except RowRefused as error:
+        raise PlanRefused(
+            f"The model's chat template refuses a conversation of {dataset.source.path}, {error}",
+            look=f"{dataset.path}, which has the rows in their order",
+            do="Correct the row, or set another template with the option `chat-template` of the deployment.",
+            reason="dataset_refused",
+        ) from None
+    lengths = {"input_tokens": longest, "output_tokens": output_tokens}
     return prompts.model_copy(update={"sha256": dataset.sha256, "rows": dataset.rows, **lengths})

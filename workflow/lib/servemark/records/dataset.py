@@ -70,6 +70,7 @@ class Dataset(Record):
     sha256: str = Field(description="of the staged file; the dataset's identity in the ledger")
     bytes: int
     rows: int
+    conversations: int = Field(default=0, description="rows with `messages`, which only `api: chat` can send")
     skipped: int = Field(default=0, description="entries of a ShareGPT file without a person's message and a response")
     prompt_bytes: Lengths = Field(description="bytes of the prompts in UTF-8; a prompt has at most as many tokens, and a few special ones")
     output_tokens: Lengths | None = Field(default=None, description="recorded output tokens; null: not every row has them")

@@ -100,6 +100,7 @@ class StagedPrompts(Prompts):
         return None if self.recorded else self.output_tokens
 
 
+Api = Literal["completions", "chat"]
 AnyPrompts = Annotated[RandomPrompts | StagedPrompts, Field(discriminator="dataset")]
 
 
@@ -120,6 +121,10 @@ class LoadPoint(Strict):
     client_options: dict[str, Any] = {}
     clients: int = Field(default=1, description="processes of the client that share the load")
     ask: Literal["endpoint", "replica"] = Field(default="endpoint", description="the endpoint's address, or only its first replica")
+    api: Api = Field(default="completions", description="route of the requests: /v1/completions, or /v1/chat/completions")
+    template_tokens: int | None = Field(
+        default=0, description="tokens that the chat template adds to a random prompt; 0 before planning; null: not known"
+    )
     ramp_up_s: float | None = Field(default=None, description="seconds over which the slots start; none: all start together")
     sending_s: float | None = Field(default=None, description="seconds after which no request starts; `requests` is then the upper limit")
 
@@ -130,8 +135,8 @@ class LoadPoint(Strict):
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the longest prompt, the shared prefix included."""
-        return self.prefix_tokens + self.prompts.input_tokens
+        """Tokens of the longest prompt, the shared prefix and the chat template included."""
+        return self.prefix_tokens + self.prompts.input_tokens + (self.template_tokens or 0)
 
     @property
     def request_tokens(self) -> int:

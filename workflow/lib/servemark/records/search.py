@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
-from servemark.records.load_point import LoadPoint
+from servemark.records.load_point import AnyPrompts, LoadPoint
 
 
 class PlannedPoint(Strict):
@@ -24,6 +24,18 @@ class PlannedSearch(Strict):
     low: float = Field(description="the lowest load, `from`")
     high: float = Field(description="the highest load, `to`")
     trials: int = Field(description="the most measurements")
+    prompts: AnyPrompts | None = Field(
+        default=None, description="of every trial, with the lengths that planning counted; null: as configured"
+    )
+    template_tokens: int | None = Field(default=0, description="of every trial, see there")
+
+    def planned(self, load: LoadPoint) -> LoadPoint:
+        """Return the load point of a trial with what planning found out about its prompts."""
+        return load.model_copy(update={"template_tokens": self.template_tokens} | ({"prompts": self.prompts} if self.prompts else {}))
+
+    def unplanned(self) -> "PlannedSearch":
+        """Return the search as the configuration has it."""
+        return self.model_copy(update={"prompts": None, "template_tokens": 0})
 
 
 class SearchTrial(Strict):

@@ -134,7 +134,9 @@ def _options(found: RunRecords, config: Config, plan: Plan, asked: Deployment, o
 
 def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) -> Iterator[str]:
     name, file = plan.deployment, f"deployments/{plan.deployment}/plan.json"
-    yield from differ(f"{name}: searches", Stated(file, plan.searches), Stated(CONFIG, searches(config, name)))
+    yield from differ(
+        f"{name}: searches", Stated(file, tuple(one.unplanned() for one in plan.searches)), Stated(CONFIG, searches(config, name))
+    )
     trials = [
         trial(config, name, search.asked.workload, one.value, one.point.load.repetition)
         for search in ended
@@ -155,8 +157,9 @@ def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) ->
 
 
 def _as_asked(load: LoadPoint) -> LoadPoint:
-    """Return a planned load point as the configuration asks for it: without what planning reads from a staged dataset."""
-    return load.model_copy(update={"prompts": load.prompts.unplanned()}) if isinstance(load.prompts, StagedPrompts) else load
+    """Return a planned load point as the configuration asks for it: without what planning reads from a staged dataset and the model."""
+    prompts = load.prompts.unplanned() if isinstance(load.prompts, StagedPrompts) else load.prompts
+    return load.model_copy(update={"prompts": prompts, "template_tokens": 0})
 
 
 def _left_open(config: Config, load: LoadPoint) -> frozenset[str]:

@@ -5,5 +5,5 @@ async def async_request_openai_completions(request_func_input, session, pbar=Non
     raise NotImplementedError("the stand-in client sends its requests itself")
 
 
-ASYNC_REQUEST_FUNCS = {"openai": async_request_openai_completions}
+ASYNC_REQUEST_FUNCS = dict.fromkeys(("openai", "openai-chat"), async_request_openai_completions)
 OPENAI_COMPATIBLE_BACKENDS = ["openai"]

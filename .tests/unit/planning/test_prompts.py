@@ -1,0 +1,80 @@
+"""What planning finds out about prompts: lengths with the chat template, and what cannot be sent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from builders.loads import load
+from servemark.datasets import staging
+from servemark.errors import PlanRefused
+from servemark.planning import prompts
+from servemark.progress import Progress
+from servemark.records import DatasetSource, PlannedSearch, StagedPrompts
+
+TALK = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}], "output_tokens": 4}
+
+
+def staged(tmp_path, *rows: dict):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return staging.stage(DatasetSource(file=str(path)), tmp_path / "cache", Progress(None, "stage_dataset"))
+
+
+def of(dataset, **changes):
+    own = StagedPrompts(dataset="staged", name=dataset.name, recorded=True, output_tokens=1)
+    return load().model_copy(update={"prompts": own} | changes)
+
+
+@pytest.fixture
+def without_template(tiny, tmp_path):
+    folder = shutil.copytree(tiny.path, tmp_path / "plain")
+    (folder / "tokenizer_config.json").unlink()
+    return tiny.model_copy(update={"path": str(folder)})
+
+
+def test_random_prompts_grow_by_the_template_on_the_chat_route_only(tiny):
+    plain, chat = prompts.resolved([load(), load(api="chat")], {}, tiny, {})
+    assert (plain.prompt_tokens, chat.template_tokens, chat.prompt_tokens) == (8, 13, 21)
+
+
+def test_longest_conversation_is_counted_with_the_template(tiny, tmp_path):
+    dataset = staged(tmp_path, TALK)
+    (found,) = prompts.resolved([of(dataset, api="chat")], {dataset.name: dataset}, tiny, {})
+    assert (found.template_tokens, found.prompts.output_tokens) == (0, 4)
+    assert found.prompts.input_tokens > sum(len(message["content"]) for message in TALK["messages"]) / 4 + 13
+
+
+def test_messages_on_the_completions_route_are_refused(tiny, tmp_path):
+    dataset = staged(tmp_path, TALK)
+    with pytest.raises(PlanRefused) as refused:
+        prompts.resolved([of(dataset)], {dataset.name: dataset}, tiny, {})
+    assert refused.value.reason == "dataset_refused"
+
+
+def test_chat_needs_a_template_of_the_model_or_of_the_deployment(without_template):
+    with pytest.raises(PlanRefused) as refused:
+        prompts.resolved([load(api="chat")], {}, without_template, {})
+    assert refused.value.reason == "no_chat_template" and "chat-template" in refused.value.do
+    own = {"chat-template": "{{ messages[0].content }}"}
+    assert prompts.resolved([load(api="chat")], {}, without_template, own)[0].template_tokens == 0
+    assert prompts.resolved([load()], {}, without_template, {})[0] == load()
+
+
+def test_template_that_refuses_a_row_refuses_the_plan(tiny, tmp_path):
+    dataset = staged(tmp_path, TALK)
+    own = {"chat-template": "{% if messages | length > 1 %}{{ raise_exception('one message') }}{% endif %}{{ messages[0].content }}"}
+    with pytest.raises(PlanRefused, match="row 1: one message"):
+        prompts.resolved([of(dataset, api="chat")], {dataset.name: dataset}, tiny, own)
+
+
+def test_trials_of_a_search_have_the_planned_prompts(tiny, tmp_path):
+    dataset = staged(tmp_path, TALK)
+    search = PlannedSearch(workload="chat", variable="concurrency", low=1, high=8, trials=4)
+    ends = prompts.resolved([of(dataset, api="chat")], {dataset.name: dataset}, tiny, {})
+    (planned,) = prompts.of_trials([search], ends)
+    assert planned.planned(of(dataset, api="chat")) == ends[0] and ends[0].prompts.rows == 1
+    assert planned.unplanned() == search
+    assert prompts.of_trials([search], [load()]) == (search,), "an old plan has no further keys"
