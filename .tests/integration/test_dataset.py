@@ -87,13 +87,17 @@ def test_shared_prompts_are_in_the_archive(checkout: Checkout):
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sea salt?"}]
 
 
-def test_conversations_and_prompts_go_to_the_chat_route(checkout: Checkout):
-    """Two workloads: rows with messages and with prompts, and random prompts."""
+def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Checkout):
+    """Rows with messages and with prompts, random prompts, and conversations of a ShareGPT file with the lengths of their responses."""
     recorded(checkout, concurrency=1, api="chat")
     rows = [{"messages": TALK, "output_tokens": 5}, {"prompt": "Name three ports.", "output_tokens": 7}]
     (checkout.path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     random = {"dataset": "random", "input_tokens": 64, "output_tokens": 8, "requests": 8, "concurrency": 1, "warmups": 1}
     checkout.config["workloads"]["made"] = random | {"api": "chat"}
+    turns = [{"from": "human", "value": "Why is the sea salt?"}, {"from": "gpt", "value": "Because rivers carry salt."}]
+    (checkout.path / "sharegpt.json").write_text(json.dumps([{"conversations": turns}]))
+    asked = {"dataset": {"sharegpt": "sharegpt.json"}, "output_tokens": "recorded", "requests": 6, "concurrency": 1}
+    checkout.config["workloads"]["asked"] = asked
     done = checkout.run()
     assert done.rc == 0, done.text
     raw = checkout.record("deployments/a/points/mine-c1-r1.requests.json")
@@ -103,6 +107,9 @@ def test_conversations_and_prompts_go_to_the_chat_route(checkout: Checkout):
         assert record["verdict"] != "INVALID" and record["key_parts"]["point"]["workload"]["api"] == "chat"
     assert set(checkout.record("deployments/a/points/made-c1-r1.requests.json")["input_lens"]) == {64 + 13}
     assert checkout.record("deployments/a/points/made-c1-r1.json")["load"]["template_tokens"] == 13
+    raw = checkout.record("deployments/a/points/asked-c1-r1.requests.json")
+    longest = checkout.record("deployments/a/points/asked-c1-r1.json")["load"]["prompts"]["output_tokens"]
+    assert set(raw["output_lens"]) == set(raw["expected_output_lens"]) == {longest} and longest > 5
     assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
 
 

@@ -19,5 +19,6 @@ rule stage_dataset:
     params:
         code=code_of("stage_dataset"),
         source=lambda wildcards: datasets_by_name()[wildcards.dataset].model_dump(mode="json", exclude_none=True),
+        responses=lambda wildcards: wildcards.dataset in datasets_by_name(recorded=True),
     script:
         "../scripts/stage_dataset.py"

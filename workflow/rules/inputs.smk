@@ -23,10 +23,17 @@ def manifest_of(wildcards):
     return f"<run>/models/{configured_deployment(wildcards).model}/manifest.json"
 
 
-def datasets_by_name(*, shared=False):
-    """Return the source of every dataset that a deployment's prompts come from, by its name. ``shared``: only with `share_prompts`."""
+def datasets_by_name(*, shared=False, recorded=False):
+    """Return the source of every dataset that a deployment's prompts come from, by its name.
+
+    shared: only with `share_prompts`; recorded: only with `output_tokens: recorded`.
+    """
     workloads = [experiment.config.workloads[name] for name in paths.used_workloads(experiment.config)]
-    return {one.dataset.name: one.dataset for one in workloads if isinstance(one, StagedWorkload) and (one.share_prompts or not shared)}
+    return {
+        one.dataset.name: one.dataset
+        for one in workloads
+        if isinstance(one, StagedWorkload) and (one.share_prompts or not shared) and (one.output_tokens == "recorded" or not recorded)
+    }
 
 
 def dataset_file(wildcards):

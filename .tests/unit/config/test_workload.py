@@ -31,7 +31,6 @@ def test_keys_outside_the_load_belong_to_the_prompts():
     [
         {"dataset": {}},
         {"dataset": {"file": "a", "sharegpt": "b"}},
-        {"dataset": {"sharegpt": "b"}, "output_tokens": "recorded"},
         {"output_tokens": 0},
         {"input_tokens": 8},
     ],

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
-from servemark.datasets import rows, staging, token_counts
+from servemark.datasets import recorded, rows, staging, token_counts
 from servemark.errors import DatasetRefused
+from servemark.processes import identity
 from servemark.progress import Progress
 from servemark.records import DatasetSource, Lengths
 from servemark.weights import builtin, chat_template
@@ -165,3 +170,59 @@ def test_row_that_the_template_refuses_has_its_number(tmp_path, model):
     staged = staging.stage(written(tmp_path, GOOD, TALK), tmp_path / "cache", PROGRESS)
     with pytest.raises(token_counts.RowRefused, match=r"row 2.*no system"):
         counts.longest(staged)
+
+
+TURNS = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because it is so."}, {"from": "human", "value": "Oh."}]
+
+
+def sharegpt(tmp_path, *responses: str) -> DatasetSource:
+    path = tmp_path / "sharegpt.json"
+    path.write_text(json.dumps([{"conversations": [TURNS[0], TURNS[1] | {"value": text}, TURNS[2]]} for text in responses]))
+    return DatasetSource(sharegpt=str(path))
+
+
+def test_recorded_responses_are_staged_only_if_they_are_needed(tmp_path):
+    source = sharegpt(tmp_path, "Because.", "It is so.")
+    plain, answered = (staging.stage(source, tmp_path / "cache", PROGRESS, responses=asked) for asked in (False, True))
+    assert plain.responses is None and plain.sha256 == answered.sha256
+    lines = [json.loads(line) for line in Path(answered.responses).read_text().splitlines()]
+    assert lines == [{"prompt": "Why?", "response": "Because."}, {"prompt": "Why?", "response": "It is so."}]
+    assert rows.faults(source, recorded=True, chat=False) == []
+
+
+def test_responses_get_the_lengths_of_the_tokenizer(tmp_path, model):
+    texts = ("Because.", "", "It is so because the sea is salt.")
+    staged = staging.stage(sharegpt(tmp_path, *texts), tmp_path / "cache", PROGRESS, responses=True)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    lengths = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts if text]
+    found = recorded.counted(staged, token_counts.TokenCounts(model))
+    assert (found.rows, found.most) == (2, max(lengths)) and found.sha256 != staged.sha256
+    path = Path(staged.path).with_name(f"{found.sha256}.jsonl")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == found.sha256
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"prompt": "Why?", "output_tokens": tokens} for tokens in lengths
+    ]
+    path.unlink()
+    assert recorded.counted(staged, token_counts.TokenCounts(model)) == found and path.exists(), "a lost file is made again"
+    Path(staged.responses).unlink()
+    assert recorded.counted(staged, token_counts.TokenCounts(model)) == found, "the lengths are remembered"
+    assert recorded.counted(staged, token_counts.TokenCounts(tmp_path)) is None, "no tokenizer.json"
+
+
+def test_drafts_of_ended_processes_are_removed(tmp_path):
+    folder = tmp_path / "cache" / "datasets"
+    folder.mkdir(parents=True)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    gone = replace(identity.myself(), pid=ended.pid)
+    ended.wait()
+    elsewhere = replace(gone, host="elsewhere")
+    names = {one: folder / f".draft-{one}-x" for one in (identity.myself(), gone, elsewhere, "nobody")}
+    for path in names.values():
+        path.touch()
+    staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
+    assert {one for one, path in names.items() if path.exists()} == {identity.myself(), elsewhere, "nobody"}
+    for path in names.values():
+        path.touch()
+        os.utime(path, (1, 1))
+    staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
+    assert {one for one, path in names.items() if path.exists()} == {identity.myself()}

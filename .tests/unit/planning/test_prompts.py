@@ -78,3 +78,17 @@ def test_trials_of_a_search_have_the_planned_prompts(tiny, tmp_path):
     assert planned.planned(of(dataset, api="chat")) == ends[0] and ends[0].prompts.rows == 1
     assert planned.unplanned() == search
     assert prompts.of_trials([search], [load()]) == (search,), "an old plan has no further keys"
+
+
+def test_recorded_responses_are_counted_for_the_model(tiny, tmp_path):
+    path = tmp_path / "sharegpt.json"
+    turns = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because the sea is salt."}]
+    path.write_text(json.dumps([{"conversations": turns}]))
+    dataset = staging.stage(DatasetSource(sharegpt=str(path)), tmp_path / "cache", Progress(None, "stage_dataset"), responses=True)
+    (found,) = prompts.resolved([of(dataset)], {dataset.name: dataset}, tiny, {})
+    assert found.prompts.output_tokens > 5 and found.prompts.rows == 1
+    assert found.prompts.dataset_sha256 == dataset.sha256 != found.prompts.sha256 == found.prompts.key_part()["sha256"]
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PlanRefused) as refused:
+        prompts.resolved([of(dataset)], {dataset.name: dataset}, tiny.model_copy(update={"path": str(tmp_path / "model")}), {})
+    assert refused.value.reason == "dataset_refused" and refused.value.look == str(tmp_path / "model")

@@ -164,7 +164,8 @@ class StagedWorkload(Load):
 
     dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file` and `sharegpt`")
     output_tokens: Count | Literal["recorded"] = Field(
-        description="output length, tokens, or `recorded`: each output has the length that its row states; the end-of-text token is ignored"
+        description="output length, tokens, or `recorded`: each output has the length of its row: as the row states it, or as the model's "
+        "tokenizer counts the recorded response; the end-of-text token is ignored"
     )
     share_prompts: bool = Field(default=False, description="also put the prompts into the archive, not only their digest and lengths")
 
@@ -175,12 +176,6 @@ class StagedWorkload(Load):
         if len(given) != 1:
             raise refuse(f"needs exactly one of the keys {' and '.join(f'`{name}`' for name in DatasetSource.model_fields)}")
         return source
-
-    @model_validator(mode="after")
-    def _can_be_recorded(self) -> Self:
-        if self.output_tokens == "recorded" and self.dataset.kind == "sharegpt":
-            raise refuse("must be a number: ShareGPT files state no output tokens", at=("output_tokens",))
-        return self
 
     @property
     def prompts(self) -> StagedPrompts:

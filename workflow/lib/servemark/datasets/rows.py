@@ -23,11 +23,20 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True)
 class Row:
-    """One request: a prompt, or the messages of a conversation. ``output_tokens``: None if the source does not state it."""
+    """One request: a prompt, or the messages of a conversation.
+
+    ``output_tokens`` and ``response``: the length of the output, or its text; None if the source does not state it.
+    """
 
     prompt: str = ""
     output_tokens: int | None = None
     messages: tuple[dict[str, str], ...] = ()
+    response: str | None = None
+
+    def content(self) -> dict[str, object]:
+        """Return the row as the keys of a staged file."""
+        content: dict[str, object] = {"messages": self.messages} if self.messages else {"prompt": self.prompt}
+        return content | ({} if self.output_tokens is None else {"output_tokens": self.output_tokens})
 
     @property
     def bytes(self) -> int:
@@ -69,7 +78,7 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
             if isinstance(row, Row):
                 rows += 1
                 unit = "line" if source.kind == "file" else "entry"
-                if recorded and row.output_tokens is None:
+                if recorded and row.output_tokens is None and row.response is None:
                     fault = Fault(f"{unit} {place}", "has no `output_tokens`, which `output_tokens: recorded` needs")
                 elif row.messages and not chat:
                     fault = Fault(f"{unit} {place}", "has `messages`, which need `api: chat` in the workload")
@@ -158,7 +167,12 @@ def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
         elif len(turns) < 2 or _text_fault(turns[0]["value"], "the message"):
             yield None
         else:
-            yield Row(turns[0]["value"])
+            yield Row(turns[0]["value"], response=_sendable(turns[1]["value"]))
+
+
+def _sendable(text: str) -> str:
+    """Return a text without halves of pairs, of which no tokenizer makes tokens."""
+    return text.encode("utf-8", "ignore").decode()
 
 
 def _entries(path: str) -> Iterator[Any]:

@@ -1,83 +1,78 @@
 """stage_dataset: write the checked rows of a dataset as one JSON Lines file, whose name is its sha256.
 
-CACHE/datasets/SHA256.jsonl           {"prompt": TEXT, "output_tokens": N} in each line, in the order of the source; or "messages"
-CACHE/datasets/SHA256.TOKENIZER.json  the longest prompt in tokens of one tokenizer (``token_counts.py``)
+CACHE/datasets/SHA256.jsonl            {"prompt": TEXT, "output_tokens": N} in each line, in the order of the source; or "messages"
+CACHE/datasets/SHA256.responses.jsonl  the same rows with "response", of which planning counts the tokens (``recorded.py``)
+CACHE/datasets/SHA256.TOKENIZER.json   what one tokenizer counted (``token_counts.py``, ``recorded.py``)
 """
 
-import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 from servemark.datasets import rows
+from servemark.datasets.store import drafts
 from servemark.errors import DatasetRefused
-from servemark.files import storage
 from servemark.progress import Progress
 from servemark.records import Dataset, DatasetSource, Lengths
 
 FOLDER = "datasets"
+RESPONSES = ".responses.jsonl"
 
 
-def stage(source: DatasetSource, cache: Path, progress: Progress) -> Dataset:
+def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: bool = False) -> Dataset:
     """Stage a dataset.
+
+    Args:
+        responses: also stage the recorded responses, if the source has some.
 
     Raises:
         DatasetRefused: a row cannot be used, or there is none.
-        CacheClosed: the cache takes no files.
+        StorageRefused: the cache takes no files.
     """
-    folder = (cache / FOLDER).absolute()
-    skipped, conversations, size, digest = 0, 0, 0, hashlib.sha256()
+    skipped, conversations = 0, 0
     prompts: Counter[int] = Counter()
     outputs: Counter[int] = Counter()
     progress.say(f"reading {source.path}")
-    with storage.naming(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=folder, prefix=".draft-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                for row in rows.read(source):
-                    if isinstance(row, rows.Fault):
-                        raise refused(source, f"{row.place} {row.text}")
-                    if row is None:
-                        skipped += 1
-                        continue
-                    line = _line(row)
-                    stream.write(line)
-                    digest.update(line)
-                    size += len(line)
-                    prompts[row.bytes] += 1
-                    conversations += bool(row.messages)
-                    outputs[row.output_tokens or 0] += 1
-                    if prompts.total() % 100_000 == 0:
-                        progress.waiting(f"{prompts.total():,} rows")
-            if not prompts:
-                raise refused(source, f"{source.path} has no rows")
-            path = folder / f"{digest.hexdigest()}.jsonl"
-            # As readable as the user's own file, which may be private.
-            os.chmod(draft, 0o600 | os.stat(source.path).st_mode & 0o044)
-            os.replace(draft, path)
-        finally:
-            Path(draft).unlink(missing_ok=True)
+    with drafts((cache / FOLDER).absolute(), 2) as (staged, answered):
+        for row in rows.read(source):
+            if isinstance(row, rows.Fault):
+                raise refused(source, f"{row.place} {row.text}")
+            if row is None:
+                skipped += 1
+                continue
+            staged.add(line(row.content()))
+            if responses and row.response is not None:
+                answered.add(line(row.content() | {"response": row.response}))
+            prompts[row.bytes] += 1
+            outputs[row.output_tokens or 0] += 1
+            conversations += bool(row.messages)
+            if prompts.total() % 100_000 == 0:
+                progress.waiting(f"{prompts.total():,} rows")
+        if not prompts:
+            raise refused(source, f"{source.path} has no rows")
+        # As readable as the user's own file, which may be private.
+        mode = 0o600 | os.stat(source.path).st_mode & 0o044
+        path, sha256 = staged.keep(".jsonl", mode)
+        recorded = str(answered.keep(RESPONSES, mode)[0]) if answered.bytes else None
     return Dataset(
         name=source.name,
         source=source,
         path=str(path),
-        sha256=digest.hexdigest(),
-        bytes=size,
+        sha256=sha256,
+        bytes=staged.bytes,
         rows=prompts.total(),
         conversations=conversations,
+        responses=recorded,
         skipped=skipped,
         prompt_bytes=Lengths.of(sorted(prompts.items())),
         output_tokens=None if outputs[0] else Lengths.of(sorted((length, number) for length, number in outputs.items() if number)),
     )
 
 
-def _line(row: rows.Row) -> bytes:
-    content: dict[str, object] = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
-    content |= {} if row.output_tokens is None else {"output_tokens": row.output_tokens}
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def line(row: dict[str, object]) -> bytes:
+    """Return a row as a line of a staged file."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def refused(source: DatasetSource, fault: str) -> DatasetRefused:

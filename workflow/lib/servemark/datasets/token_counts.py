@@ -56,6 +56,16 @@ class TokenCounts:
         return tokenizer
 
     @cached_property
+    def digest(self) -> str | None:
+        """Digest of the tokenizer, for names of files; None without ``tokenizer.json``."""
+        return None if self._content is None else hashlib.sha256(self._content).hexdigest()[:16]
+
+    def of(self, texts: list[str]) -> list[int]:
+        """Return the tokens of each text, without special ones. The model has ``tokenizer.json``."""
+        assert self._tokenizer, "the caller has checked the digest"
+        return [len(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    @cached_property
     def added(self) -> int | None:
         """Tokens that the chat template adds to a prompt; None if they are not known."""
         if self.template is None or self._tokenizer is None:
@@ -65,8 +75,8 @@ class TokenCounts:
         except chat_template.Refused:
             return None
         # A server adds no special tokens to a conversation: the template has them (vllm/renderers/hf.py, 0.32.0).
-        counts = [len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in (whole, _TEXT)]
-        return counts[0] - counts[1]
+        with_template, alone = self.of([whole, _TEXT])
+        return with_template - alone
 
     def longest(self, dataset: Dataset) -> int:
         """Return the tokens of the longest row, with the chat template; remembered next to the staged file.
@@ -77,11 +87,11 @@ class TokenCounts:
             RowRefused: the chat template refuses a row.
             OSError: the staged file cannot be read, or its folder cannot be written.
         """
-        if self._content is None or self._tokenizer is None:
+        if self.digest is None:
             return dataset.prompt_bytes.most + SPECIAL
         # Prompts get the same text around them, so only conversations need the template row by row.
         template = self.template if dataset.conversations else None
-        words = [hashlib.sha256(self._content).hexdigest()[:16], *([template.digest[:16]] if template else [])]
+        words = [self.digest, *([template.digest[:16]] if template else [])]
         known = Path(dataset.path).with_suffix(f".{'-'.join(words)}.json")
         try:
             most = int(json.loads(known.read_text())["longest"])

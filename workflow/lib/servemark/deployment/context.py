@@ -68,7 +68,7 @@ class StageContext(Stage):
         if not isinstance(load.prompts, StagedPrompts):
             return None
         record = self.deployment.parents[1] / "datasets" / load.prompts.name / "dataset.json"
-        path = Path(Dataset.read(record).path)
+        path = Path(Dataset.read(record).path).with_name(f"{load.prompts.sha256}.jsonl")
         if Hashes(self.config.cache, str(path)).of([str(path)]) != [load.prompts.sha256]:
             raise StageFailed(
                 f"The staged dataset {load.prompts.name} is missing on this node, or differs from the planned one.",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from servemark.datasets import recorded
 from servemark.datasets.token_counts import RowRefused, TokenCounts
 from servemark.errors import PlanRefused
 from servemark.records import Dataset, LoadPoint, Manifest, PlannedSearch, StagedPrompts
@@ -65,15 +66,9 @@ def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: To
             do=f"Set `api: chat` in workloads.{load.workload}.",
             reason="dataset_refused",
         )
-    output_tokens = prompts.output_tokens
+    found: dict[str, Any] = {"sha256": dataset.sha256, "rows": dataset.rows}
     if prompts.recorded:
-        if dataset.output_tokens is None:
-            raise PlanRefused(
-                f"Not every row of {dataset.source.path} has `output_tokens`, which `output_tokens: recorded` needs.",
-                do="Add them, or set a number of output tokens in the workload.",
-                reason="dataset_refused",
-            )
-        output_tokens = dataset.output_tokens.most
+        found |= _recorded(load, dataset, counts)
     try:
         longest = counts.longest(dataset)
     except RowRefused as error:
@@ -83,5 +78,31 @@ def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: To
             do="Correct the row, or set another template with the option `chat-template` of the deployment.",
             reason="dataset_refused",
         ) from None
-    lengths = {"input_tokens": longest, "output_tokens": output_tokens}
-    return prompts.model_copy(update={"sha256": dataset.sha256, "rows": dataset.rows, **lengths})
+    return prompts.model_copy(update=found | {"input_tokens": longest})
+
+
+def _recorded(load: LoadPoint, dataset: Dataset, counts: TokenCounts) -> dict[str, Any]:
+    """Return what prompts have from the recorded lengths of a dataset."""
+    if dataset.output_tokens:
+        return {"output_tokens": dataset.output_tokens.most}
+    if dataset.responses is None:
+        raise PlanRefused(
+            f"Not every row of {dataset.source.path} has `output_tokens`, which `output_tokens: recorded` needs.",
+            do="Add them, or set a number of output tokens in the workload.",
+            reason="dataset_refused",
+        )
+    counted = recorded.counted(dataset, counts)
+    if counted is None:
+        raise PlanRefused(
+            f"servemark cannot count the recorded responses of {dataset.source.path}, because the model has no tokenizer.json.",
+            look=str(counts.model),
+            do=f"Set a number in workloads.{load.workload}.output_tokens, or use `dataset: {file: ...}` with `output_tokens` in each row.",
+            reason="dataset_refused",
+        )
+    if not counted.rows:
+        raise PlanRefused(
+            f"No recorded response of {dataset.source.path} has a token.",
+            do=f"Set a number of output tokens in workloads.{load.workload}.",
+            reason="dataset_refused",
+        )
+    return {"sha256": counted.sha256, "rows": counted.rows, "output_tokens": counted.most, "counted_from": dataset.sha256}

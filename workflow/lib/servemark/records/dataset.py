@@ -15,7 +15,8 @@ class DatasetSource(Strict):
 
     file: str | None = Field(default=None, description="JSON Lines file with a `prompt` in each line")
     sharegpt: str | None = Field(
-        default=None, description="JSON file in the format of ShareGPT; the first message of a person is the prompt"
+        default=None,
+        description="JSON file in the format of ShareGPT; the first message is the prompt, the second one the recorded response",
     )
 
     @property
@@ -71,6 +72,9 @@ class Dataset(Record):
     bytes: int
     rows: int
     conversations: int = Field(default=0, description="rows with `messages`, which only `api: chat` can send")
+    responses: str | None = Field(
+        default=None, description="staged file with the recorded responses; null: `output_tokens: recorded` does not need them"
+    )
     skipped: int = Field(default=0, description="entries of a ShareGPT file without a person's message and a response")
     prompt_bytes: Lengths = Field(description="bytes of the prompts in UTF-8; a prompt has at most as many tokens, and a few special ones")
     output_tokens: Lengths | None = Field(default=None, description="recorded output tokens; null: not every row has them")

@@ -71,6 +71,10 @@ class StagedPrompts(Prompts):
     dataset: Literal["staged"]
     name: str = Field(description="the dataset's name in the run")
     sha256: str = Field(default="", description="of the staged file; empty before planning")
+    counted_from: str = Field(
+        default="",
+        description="sha256 of the dataset, if a tokenizer counted the output lengths of the staged file; empty: it is `sha256`",
+    )
     rows: int = Field(default=0, description="rows of the staged file; 0 before planning")
     recorded: bool = Field(default=False, description="each output has the length that its row states")
     input_tokens: Count = Field(default=1, description="tokens of the longest prompt; 1 before planning")
@@ -85,6 +89,11 @@ class StagedPrompts(Prompts):
     def client_arguments(self) -> list[str]:
         # Each process has a file of its own rows, in their order; -1 takes the output length of each row.
         return ["--dataset-name", "custom", "--disable-shuffle", "--skip-chat-template", "--custom-output-len", "-1"]
+
+    @property
+    def dataset_sha256(self) -> str:
+        """The sha256 in the dataset's record."""
+        return self.counted_from or self.sha256
 
     def key_part(self) -> dict[str, Any]:
         return {
