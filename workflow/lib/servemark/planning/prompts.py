@@ -96,7 +96,7 @@ def _recorded(load: LoadPoint, dataset: Dataset, counts: TokenCounts) -> dict[st
         raise PlanRefused(
             f"servemark cannot count the recorded responses of {dataset.source.path}, because the model has no tokenizer.json.",
             look=str(counts.model),
-            do=f"Set a number in workloads.{load.workload}.output_tokens, or use `dataset: {file: ...}` with `output_tokens` in each row.",
+            do=f"Set a number in workloads.{load.workload}.output_tokens, or use a JSON Lines file with `output_tokens` in each row.",
             reason="dataset_refused",
         )
     if not counted.rows:
