@@ -1,4 +1,5 @@
-"""A stand-in of the Hugging Face hub on loopback: the routes of snapshot_download, and faults that a test sets.
+"""A stand-in of the Hugging Face hub on loopback: the routes of snapshot_download, and faults that a test sets. Datasets have
+``/api/datasets`` and ``/datasets`` in their routes.
 
 Written after the hub's responses: /api/models/ORG/NAME/revision/REVISION?blobs=true, /api/models/ORG/NAME/tree/COMMIT?recursive=true,
 HEAD and GET of /ORG/NAME/resolve/COMMIT/PATH (large files: a redirect to another host, here a second port), Range, X-Error-Code,
@@ -58,7 +59,8 @@ class StandinHub:
 
     def __init__(self, repository: str, commits: dict[str, dict[str, bytes]], branches: dict[str, str]):
         self.repository, self.commits, self.branches = repository, commits, branches
-        self.lfs = (".safetensors", ".bin", ".gguf")
+        self.kind = "model"
+        self.lfs = (".safetensors", ".bin", ".gguf", ".parquet")
         self.sizes: dict[str, int] = {}
         self.digests: dict[str, str] = {}
         self.faults: list[Fault] = []
@@ -134,12 +136,13 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(fault.status, fault.body.encode(), fault.headers)
         elif self.is_store:
             self._send_content(path.removeprefix("/store/"), fault)
-        elif path.startswith("/api/models/") and "/tree/" in path:
+        elif path.startswith(api := f"/api/{self.hub.kind}s/") and "/tree/" in path:
             self._send_json(self.hub.tree(path.partition("/tree/")[2]))
-        elif path.startswith("/api/models/"):
-            self._send_listing(path.removeprefix("/api/models/"))
+        elif path.startswith(api):
+            self._send_listing(path.removeprefix(api))
         elif "/resolve/" in path:
-            self._send_file(*path.strip("/").split("/resolve/"), fault)
+            before = "datasets/" if self.hub.kind == "dataset" else ""
+            self._send_file(*path.strip("/").removeprefix(before).split("/resolve/"), fault)
         else:
             self._send(404, b"", {"X-Error-Message": "Sorry, we can't find the page you are looking for."})
 

@@ -7,11 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
+import pyarrow
 import pytest
 import yaml
+from pyarrow import parquet
 
+from builders.standin_hub import FIRST, StandinHub, serving
 from integration.harness import ROOT, RUN, Checkout
 from servemark import verification
 from servemark.verification.unpack import unpacked
@@ -98,7 +102,14 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
     (checkout.path / "sharegpt.json").write_text(json.dumps([{"conversations": turns}]))
     asked = {"dataset": {"sharegpt": "sharegpt.json"}, "output_tokens": "recorded", "requests": 6, "concurrency": 1}
     checkout.config["workloads"]["asked"] = asked
-    done = checkout.run()
+    made = BytesIO()
+    parquet.write_table(pyarrow.table({"talk": [[*TALK, {"role": "assistant", "content": "Rivers carry salt."}]]}), made)
+    hub = StandinHub("org/small-set", {FIRST: {"data/train-00000-of-00001.parquet": made.getvalue()}}, {})
+    hub.kind = "dataset"
+    source = {"hf": f"org/small-set@{FIRST}", "column": "talk"}
+    checkout.config["workloads"]["fetched"] = asked | {"dataset": source, "api": "chat"}
+    with serving(hub):
+        done = checkout.run(HF_ENDPOINT=hub.address, NO_PROXY="127.0.0.1")
     assert done.rc == 0, done.text
     raw = checkout.record("deployments/a/points/mine-c1-r1.requests.json")
     assert sorted(set(zip(raw["input_lens"], raw["output_lens"], strict=True))) == [(16, 7), (28, 5)]
@@ -107,9 +118,15 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
         assert record["verdict"] != "INVALID" and record["key_parts"]["point"]["workload"]["api"] == "chat"
     assert set(checkout.record("deployments/a/points/made-c1-r1.requests.json")["input_lens"]) == {64 + 13}
     assert checkout.record("deployments/a/points/made-c1-r1.json")["load"]["template_tokens"] == 13
-    raw = checkout.record("deployments/a/points/asked-c1-r1.requests.json")
-    longest = checkout.record("deployments/a/points/asked-c1-r1.json")["load"]["prompts"]["output_tokens"]
-    assert set(raw["output_lens"]) == set(raw["expected_output_lens"]) == {longest} and longest > 5
+    for name in ("asked-c1-r1", "fetched-c1-r1"):
+        raw = checkout.record(f"deployments/a/points/{name}.requests.json")
+        longest = checkout.record(f"deployments/a/points/{name}.json")["load"]["prompts"]["output_tokens"]
+        assert set(raw["output_lens"]) == set(raw["expected_output_lens"]) == {longest} and longest > 5
+    assert set(raw["input_lens"]) == {28}, "both messages, as in the file"
+    datasets = [json.loads(path.read_text()) for path in checkout.results.glob("datasets/*/dataset.json")]
+    assert [[file["path"] for file in one["files"]] for one in datasets if one["source"].get("hf") == source["hf"]] == [
+        ["data/train-00000-of-00001.parquet"]
+    ]
     assert verification.verify(checkout.results / "archive" / f"{RUN}.tar.zst").wrong == ()
 
 

@@ -37,7 +37,9 @@ def datasets_by_name(*, shared=False, recorded=False):
 
 
 def dataset_file(wildcards):
-    return datasets_by_name()[wildcards.dataset].path
+    """Return the user's file; nothing for a dataset of the hub."""
+    source = datasets_by_name()[wildcards.dataset]
+    return [] if source.kind == "hf" else source.path
 
 
 def datasets_of(wildcards):

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 with stage("stage_dataset", snakemake.wildcards.dataset, snakemake.log[0]) as here:
     config = read_resolved(snakemake.input.settings)
     source = DatasetSource.model_validate(snakemake.params.source)
-    staged = staging.stage(source, config.cache, here.progress, responses=snakemake.params.responses)
+    staged = staging.stage(source, config.cache, here.progress, responses=snakemake.params.responses, hub_cache=config.hub_cache)
     staged.write(snakemake.output.dataset)
     here.progress.say(f"{staged.rows:,} rows, {staged.bytes / 2**20:.1f} MiB, sha256 {staged.sha256}")

@@ -123,7 +123,9 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
             note = "; servemark looks up its digest and fetches it in the run" if container.image.startswith(REGISTRY) else ""
             yield Finding("ok", f"environments.{name}.container.image: {container.image}{note}", (*loc, "image"))
     for loc in paths.datasets(config):
-        if loc not in faults:
+        if loc[-1] == "hf":
+            yield Finding("not checked", f"{'.'.join(map(str, loc))}: the hub is not contacted before the run", loc)
+        elif loc not in faults:
             yield Finding("ok", f"{'.'.join(map(str, loc))}: every row can be used", loc)
     for loc, text in faults.items() if here else ():
         if loc[0] in ("deployments", "workloads"):

@@ -59,7 +59,8 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
     """Yield the rows that cannot be used. The main process's machine stages datasets, so it can read their files."""
     for name in used_workloads(config):
         workload = config.workloads[name]
-        if not isinstance(workload, StagedWorkload):
+        # Rows of the hub are read when they are there.
+        if not isinstance(workload, StagedWorkload) or workload.dataset.kind == "hf":
             continue
         source, recorded = workload.dataset, workload.output_tokens == "recorded"
         record = run and run / "datasets" / source.name / "dataset.json"

@@ -9,8 +9,10 @@ from servemark.config.field_types import Amount, ClientOptions, Clients, Counts,
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateSearch, SearchableConcurrency, SearchableRates
 from servemark.config.slo import Slo
+from servemark.datasets import hub
 from servemark.records import AnyPrompts, DatasetSource, RandomPrompts, StagedPrompts, Strict
 from servemark.records.base import MOST, Count
+from servemark.records.dataset import SOURCES
 from servemark.records.load_point import Api
 
 _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
@@ -162,7 +164,7 @@ class RandomWorkload(Load, RandomPrompts):
 class StagedWorkload(Load):
     """Recorded prompts of a file."""
 
-    dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file` and `sharegpt`")
+    dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file`, `sharegpt` and `hf`")
     output_tokens: Count | Literal["recorded"] = Field(
         description="output length, tokens, or `recorded`: each output has the length of its row: as the row states it, or as the model's "
         "tokenizer counts the recorded response; the end-of-text token is ignored"
@@ -172,9 +174,13 @@ class StagedWorkload(Load):
     @field_validator("dataset")
     @classmethod
     def _one_source(cls, source: DatasetSource) -> DatasetSource:
-        given = [name for name, value in source.model_dump().items() if value is not None]
+        given = [name for name in SOURCES if getattr(source, name) is not None]
         if len(given) != 1:
-            raise refuse(f"needs exactly one of the keys {' and '.join(f'`{name}`' for name in DatasetSource.model_fields)}")
+            raise refuse(f"needs exactly one of the keys {', '.join(f'`{name}`' for name in SOURCES)}")
+        if source.hf is None and (other := next((name for name in ("split", "subset", "column") if getattr(source, name)), None)):
+            raise refuse("is only for datasets of the hub (`hf`)", at=(other,))
+        if source.hf is not None and (hub.parse(source) is None):
+            raise refuse(f"must be ORG/NAME@COMMIT, with all 40 hexadecimal digits of the commit, not {source.hf!r:.80}", at=("hf",))
         return source
 
     @property
@@ -204,5 +210,5 @@ Workload = Annotated[
 ]
 KINDS: dict[str, type[Load]] = {"random": RandomWorkload, "staged": StagedWorkload}
 """Kind by tag: the text in ``dataset``, or ``staged`` for a mapping."""
-CHOICES = ("random", *(f"{{{name}: ...}}" for name in DatasetSource.model_fields))
+CHOICES = ("random", *(f"{{{name}: ...}}" for name in SOURCES))
 """Values of ``dataset``, for messages."""

@@ -2,63 +2,33 @@
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from servemark.datasets.hub_rows import hub_rows
+from servemark.datasets.row import LONGEST_LINE, MOST_TOKENS, Fault, Row, messages_fault, sendable, text_fault
 from servemark.records import DatasetSource
 
-MOST_TOKENS = 10**7
-LONGEST_LINE = 64 * 2**20
-"""Bytes of a line. A longer one is a file of another kind."""
 FAULTS = 5
 """Faults that a message lists."""
 _CHUNK = 2**20
 _BETWEEN = (",", " ", "\t", "\r", "\n")
 
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles of a message (vllm/entrypoints/chat_utils.py, 0.32.0)."""
+def read(source: DatasetSource, files: Sequence[Path] = ()) -> Iterator[Row | Fault | None]:
+    """Yield each row of a dataset, or its fault; None for an entry that is no request. One for each line, entry or row.
 
-
-@dataclass(frozen=True)
-class Row:
-    """One request: a prompt, or the messages of a conversation.
-
-    ``output_tokens`` and ``response``: the length of the output, or its text; None if the source does not state it.
-    """
-
-    prompt: str = ""
-    output_tokens: int | None = None
-    messages: tuple[dict[str, str], ...] = ()
-    response: str | None = None
-
-    def content(self) -> dict[str, object]:
-        """Return the row as the keys of a staged file."""
-        content: dict[str, object] = {"messages": self.messages} if self.messages else {"prompt": self.prompt}
-        return content | ({} if self.output_tokens is None else {"output_tokens": self.output_tokens})
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the prompt, or of all messages, in UTF-8."""
-        return sum(len(text.encode()) for text in (self.prompt, *(message["content"] for message in self.messages)))
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a row cannot be used. ``place``: `line 3` or `entry 3`, counted from 1."""
-
-    place: str
-    text: str
-
-
-def read(source: DatasetSource) -> Iterator[Row | Fault | None]:
-    """Yield each row of a dataset, or its fault; None for an entry of a ShareGPT file that is no request. One for each line or entry.
+    Args:
+        files: of a dataset of the hub, on this machine.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: a file cannot be read.
     """
-    yield from _lines(source.path) if source.kind == "file" else _sharegpt(source.path)
+    if source.kind == "hf":
+        yield from hub_rows(files, source.column or "prompt")
+    else:
+        yield from _lines(source.path) if source.kind == "file" else _sharegpt(source.path)
 
 
 def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
@@ -114,7 +84,7 @@ def _row(line: bytes, place: str) -> Row | Fault:
         return Fault(place, f'must be an object such as {{"prompt": "..."}}, not {type(data).__name__}')
     if ("prompt" in data) == ("messages" in data):
         return Fault(place, "has both `prompt` and `messages`" if "prompt" in data else "has no `prompt` and no `messages`")
-    fault = _text_fault(data["prompt"], "`prompt`") if "prompt" in data else _messages_fault(data["messages"])
+    fault = text_fault(data["prompt"], "`prompt`") if "prompt" in data else messages_fault(data["messages"])
     if fault:
         return Fault(place, fault)
     tokens = data.get("output_tokens")
@@ -123,30 +93,6 @@ def _row(line: bytes, place: str) -> Row | Fault:
     if "prompt" in data:
         return Row(data["prompt"], tokens)
     return Row("", tokens, tuple({"role": one["role"], "content": one["content"]} for one in data["messages"]))
-
-
-def _text_fault(text: Any, name: str, *, empty: bool = False) -> str | None:
-    if not isinstance(text, str):
-        return f"{name} must be text, not {type(text).__name__}"
-    if not text.strip() and not empty:
-        return f"{name} is empty"
-    # JSON can write half of a pair, which no request can send.
-    return f"{name} contains an unpaired surrogate" if any("\ud800" <= letter <= "\udfff" for letter in text) else None
-
-
-def _messages_fault(messages: Any) -> str | None:
-    if not isinstance(messages, list) or not messages:
-        return '`messages` must be a list such as [{"role": "user", "content": "..."}]'
-    for number, message in enumerate(messages, 1):
-        name = f"message {number}"
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            return f"{name} needs `role` and `content`"
-        if message["role"] not in ROLES:
-            return f"{name} has the role {json.dumps(message['role']):.40}; allowed: {', '.join(ROLES)}"
-        # A system message, or an assistant's that only called tools, may be empty.
-        if text := _text_fault(message["content"], f"the content of {name}", empty=message["role"] != "user"):
-            return text
-    return "ends with a message of the assistant, so there is nothing to respond to" if messages[-1]["role"] == "assistant" else None
 
 
 def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
@@ -164,15 +110,10 @@ def _sharegpt(path: str) -> Iterator[Row | Fault | None]:
             yield Fault(place, "has no list `conversations`")
         elif any(not isinstance(turn, dict) or not isinstance(turn.get("value"), str) for turn in turns[:2]):
             yield Fault(place, "has a message without the text `value`")
-        elif len(turns) < 2 or _text_fault(turns[0]["value"], "the message"):
+        elif len(turns) < 2 or text_fault(turns[0]["value"], "the message"):
             yield None
         else:
-            yield Row(turns[0]["value"], response=_sendable(turns[1]["value"]))
-
-
-def _sendable(text: str) -> str:
-    """Return a text without halves of pairs, of which no tokenizer makes tokens."""
-    return text.encode("utf-8", "ignore").decode()
+            yield Row(turns[0]["value"], response=sendable(turns[1]["value"]))
 
 
 def _entries(path: str) -> Iterator[Any]:

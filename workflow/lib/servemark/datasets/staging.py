@@ -6,11 +6,11 @@ CACHE/datasets/SHA256.TOKENIZER.json   what one tokenizer counted (``token_count
 """
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
-from servemark.datasets import rows
+from servemark.datasets import hub, rows
+from servemark.datasets.row import Fault
 from servemark.datasets.store import drafts
 from servemark.errors import DatasetRefused
 from servemark.progress import Progress
@@ -20,23 +20,27 @@ FOLDER = "datasets"
 RESPONSES = ".responses.jsonl"
 
 
-def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: bool = False) -> Dataset:
+def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: bool = False, hub_cache: Path | None = None) -> Dataset:
     """Stage a dataset.
 
     Args:
+        hub_cache: a further cache of huggingface_hub.
         responses: also stage the recorded responses, if the source has some.
 
     Raises:
         DatasetRefused: a row cannot be used, or there is none.
+        WeightsRefused: the hub refuses, or cannot be reached.
         StorageRefused: the cache takes no files.
     """
     skipped, conversations = 0, 0
     prompts: Counter[int] = Counter()
     outputs: Counter[int] = Counter()
+    folder, files = hub.fetch(source, cache, progress, caches=hub_cache) if source.kind == "hf" else (Path(), ())
+    inputs = [folder / file.path for file in files] or [Path(source.path)]
     progress.say(f"reading {source.path}")
     with drafts((cache / FOLDER).absolute(), 2) as (staged, answered):
-        for row in rows.read(source):
-            if isinstance(row, rows.Fault):
+        for row in rows.read(source, inputs):
+            if isinstance(row, Fault):
                 raise refused(source, f"{row.place} {row.text}")
             if row is None:
                 skipped += 1
@@ -52,12 +56,13 @@ def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: 
         if not prompts:
             raise refused(source, f"{source.path} has no rows")
         # As readable as the user's own file, which may be private.
-        mode = 0o600 | os.stat(source.path).st_mode & 0o044
+        mode = 0o600 | inputs[0].stat().st_mode & 0o044
         path, sha256 = staged.keep(".jsonl", mode)
         recorded = str(answered.keep(RESPONSES, mode)[0]) if answered.bytes else None
     return Dataset(
         name=source.name,
         source=source,
+        files=files,
         path=str(path),
         sha256=sha256,
         bytes=staged.bytes,
@@ -78,5 +83,8 @@ def line(row: dict[str, object]) -> bytes:
 def refused(source: DatasetSource, fault: str) -> DatasetRefused:
     """Return the error for a dataset that cannot be used."""
     return DatasetRefused(
-        f"A dataset cannot be used: {fault}.", look=source.path, do="Correct the file and rerun.", reason="dataset_refused"
+        f"A dataset cannot be used: {fault}.",
+        look=source.path,
+        do="Set another split, subset or column and rerun." if source.kind == "hf" else "Correct the file and rerun.",
+        reason="dataset_refused",
     )

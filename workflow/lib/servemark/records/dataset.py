@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from servemark.records.base import Record, Strict
+from servemark.records.inputs import ModelFile
+
+SOURCES = ("file", "sharegpt", "hf")
+"""Keys of a dataset's source."""
 
 
 class DatasetSource(Strict):
-    """Where prompts come from: exactly one of the keys."""
+    """Where prompts come from: exactly one of the keys ``file``, ``sharegpt`` and ``hf``. The others belong to ``hf``."""
 
     file: str | None = Field(default=None, description="JSON Lines file with a `prompt` in each line")
     sharegpt: str | None = Field(
@@ -19,21 +23,33 @@ class DatasetSource(Strict):
         description="JSON file in the format of ShareGPT; the first message is the prompt, the second one the recorded response",
     )
 
+    hf: str | None = Field(
+        default=None,
+        description="`ORG/NAME@COMMIT`: a dataset of the Hugging Face hub at a commit (40 hexadecimal digits), as Parquet or JSON Lines",
+    )
+    split: str | None = Field(default=None, description="split of the dataset of the hub; default: `train`")
+    subset: str | None = Field(
+        default=None, description="subset (configuration) of the dataset of the hub; default: the only one, or its default"
+    )
+    column: str | None = Field(default=None, description="column with the prompts, text or a list of messages; default: `prompt`")
+
     @property
     def kind(self) -> str:
         """The key that is set."""
-        return "file" if self.file is not None else "sharegpt"
+        return next(name for name in SOURCES if getattr(self, name) is not None)
 
     @property
     def path(self) -> str:
-        """The file with the rows."""
-        return self.file or self.sharegpt or ""
+        """The file with the rows, or the repository and its commit."""
+        return self.file or self.sharegpt or self.hf or ""
 
     @property
     def name(self) -> str:
         """The dataset's name in a run: the end of the path as one word, and a digest that tells sources apart."""
         digest = hashlib.sha256(self.model_dump_json(exclude_none=True).encode()).hexdigest()[:8]
-        word = re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].rpartition(".")[0].lower()).strip("-")[:40]
+        end = self.path.rpartition("/")[2]
+        end = end.partition("@")[0] if self.hf else end.rpartition(".")[0]
+        word = re.sub(r"[^a-z0-9]+", "-", end.lower()).strip("-")[:40]
         return f"{word or self.kind}-{digest}"
 
 
@@ -67,6 +83,7 @@ class Dataset(Record):
     KIND = "dataset"
     name: str
     source: DatasetSource
+    files: tuple[ModelFile, ...] = Field(default=(), description="files of the hub's repository that have the rows")
     path: str = Field(description="the staged file; its name is its sha256")
     sha256: str = Field(description="of the staged file; the dataset's identity in the ledger")
     bytes: int

@@ -67,6 +67,8 @@ def _datasets(archived: Archived) -> Iterator[str]:
         if not re.fullmatch(r"datasets/[^/]+/dataset\.json", name):
             continue
         record = json.loads(archived.files[name])
+        if record["source"].get("hf"):
+            continue  # fetched again, at its commit
         path = next(value for value in record["source"].values() if value)
         yield (
             f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive "

@@ -42,7 +42,7 @@ def listing(source: HubSource, revision: str, progress: Progress, *, patient: bo
     """Return the commit that a revision names now, and its files by path. ``patient``: try again if the hub cannot be reached."""
 
     def work(access: dict[str, Any]) -> tuple[str, dict[str, RemoteFile]]:
-        info: Any = HfApi(**access).model_info(source.repository, revision=revision, files_metadata=True)
+        info: Any = HfApi(**access).repo_info(source.repository, revision=revision, repo_type=source.kind, files_metadata=True)
         found = [(one.rfilename, one.size, one.lfs.sha256 if one.lfs else one.blob_id) for one in info.siblings]
         if not is_commit(info.sha) or any(None in file for file in found):
             raise ValueError("no commit, size or digest")
@@ -69,7 +69,7 @@ def download(
         where = access | {"local_dir": folder, "cache_dir": folder / ".cache"}
         names = [glob.escape(path) for path in paths]
         try:
-            snapshot_download(source.repository, revision=commit, allow_patterns=names, **where)
+            snapshot_download(source.repository, revision=commit, repo_type=source.kind, allow_patterns=names, **where)
         except OSError as error:
             if error.errno is None:
                 raise

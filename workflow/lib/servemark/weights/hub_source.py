@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from servemark.weights import hub_refusals
 from servemark.weights.files_read import READ, TOKENIZER_FILES, is_weights, loaded
@@ -22,10 +23,11 @@ LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)[^/]*")
 
 @dataclass(frozen=True)
 class HubSource:
-    """A repository and one of its revisions: a branch, a tag or a commit."""
+    """A repository and one of its revisions: a branch, a tag or a commit. ``kind``: as the hub names it."""
 
     repository: str
     revision: str = DEFAULT_REVISION
+    kind: Literal["model", "dataset"] = "model"
 
     @property
     def commit(self) -> str | None:
