@@ -92,7 +92,7 @@ TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 
 
 def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Checkout):
-    """Rows with messages and with prompts, random prompts, and conversations of a ShareGPT file with the lengths of their responses."""
+    """Rows with messages and with prompts, random prompts, groups, and files of ShareGPT and the hub with lengths of responses."""
     recorded(checkout, concurrency=1, api="chat")
     rows = [{"messages": TALK, "output_tokens": 5}, {"prompt": "Name three ports.", "output_tokens": 7}]
     (checkout.path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -108,6 +108,8 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
     hub.kind = "dataset"
     source = {"hf": f"org/small-set@{FIRST}", "column": "talk"}
     checkout.config["workloads"]["fetched"] = asked | {"dataset": source, "api": "chat"}
+    group = {"prefix": {"groups": 4, "prefix_tokens": 60, "suffix_tokens": 10}}
+    checkout.config["workloads"]["groups"] = {"dataset": group, "output_tokens": 5, "requests": 8, "concurrency": 1}
     with serving(hub):
         done = checkout.run(HF_ENDPOINT=hub.address, NO_PROXY="127.0.0.1")
     assert done.rc == 0, done.text
@@ -123,6 +125,8 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
         longest = checkout.record(f"deployments/a/points/{name}.json")["load"]["prompts"]["output_tokens"]
         assert set(raw["output_lens"]) == set(raw["expected_output_lens"]) == {longest} and longest > 5
     assert set(raw["input_lens"]) == {28}, "both messages, as in the file"
+    raw = checkout.record("deployments/a/points/groups-c1-r1.requests.json")
+    assert (set(raw["input_lens"]), len(raw["input_lens"]), set(raw["output_lens"])) == ({70}, 8, {5})
     datasets = [json.loads(path.read_text()) for path in checkout.results.glob("datasets/*/dataset.json")]
     assert [[file["path"] for file in one["files"]] for one in datasets if one["source"].get("hf") == source["hf"]] == [
         ["data/train-00000-of-00001.parquet"]

@@ -46,12 +46,19 @@ def test_prompt_file_is_served_and_archived(real):
     (real.path / "talks.jsonl").write_text("".join(json.dumps(row | {"output_tokens": 4 + n}) + "\n" for n, row in enumerate(rows)))
     talk = {"dataset": {"file": "talks.jsonl"}, "output_tokens": "recorded", "api": "chat", "requests": 27, "concurrency": 2}
     made = {"dataset": "random", "input_tokens": 64, "output_tokens": 8, "api": "chat", "requests": 16, "concurrency": 2}
-    real.config["workloads"] = {"mine": mine, "talk": talk, "made": made}
+    group = {"prefix": {"groups": 2, "prefix_tokens": 256, "suffix_tokens": 32}}
+    groups = {"dataset": group, "output_tokens": 8, "requests": 16, "concurrency": 2}
+    real.config["workloads"] = {"mine": mine, "talk": talk, "made": made, "groups": groups}
     real.config["timeouts"] = {"start": 400.0, "stall": 300.0, "no_progress": 60.0, "stop": 10.0}
     done = real.run(seconds=800)
     assert done.rc == 0, done.text
     rows = {point: row for (_, point), row in real.rows().items()}
-    assert {name: int(row["requests_completed"]) for name, row in rows.items()} == {"mine-c4-r1": 40, "talk-c2-r1": 27, "made-c2-r1": 16}
+    assert {name: int(row["requests_completed"]) for name, row in rows.items()} == {
+        "mine-c4-r1": 40,
+        "talk-c2-r1": 27,
+        "made-c2-r1": 16,
+        "groups-c2-r1": 16,
+    }
     assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
     raw = real.record("deployments/a/points/mine-c4-r1.requests.json")
     recorded = {line["output_tokens"] for line in map(json.loads, SAMPLE.read_text().splitlines())}
@@ -61,5 +68,9 @@ def test_prompt_file_is_served_and_archived(real):
     longest = real.record("deployments/a/plan.json")["points"][0]["load"]["prompts"]["input_tokens"]
     assert max(raw["input_lens"]) <= longest <= 1.1 * max(raw["input_lens"]) + 8
     assert_chat(real)
+    # 14 of 16 prompts find the beginning of their group, 256 of 288 tokens, in the prefix cache.
+    assert 0.5 < float(rows["groups-c2-r1"]["prefix_hit_share"]) < 256 / 288
+    lengths = real.record("deployments/a/points/groups-c2-r1.requests.json")["input_lens"]
+    assert abs(sum(lengths) / 16 - 288) < 8
     assert [verification.verify(path).wrong for path in real.results.glob("archive/*.tar.zst")] == [()]
     real.assert_all_dead()

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from servemark.config.workload import KINDS, Load, Workload
-from servemark.records import AnyPrompts, DatasetSource, RandomPrompts, StagedPrompts
+from servemark.records import AnyPrompts, DatasetSource, PrefixPrompts, RandomPrompts, StagedPrompts
 
 VALUES = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 32, "concurrency": 4}
 
@@ -42,3 +42,30 @@ def test_a_data_set_has_one_source_and_known_lengths(change):
     )
     with pytest.raises(ValidationError):
         TypeAdapter(Workload).validate_python(values | change)
+
+
+GROUPS = {"prefix": {"groups": 4, "prefix_tokens": 100, "suffix_tokens": 20}}
+
+
+def groups(**changes):
+    values = {"dataset": GROUPS, "output_tokens": 5, "requests": 8, "concurrency": 2} | changes
+    return TypeAdapter(Workload).validate_python({name: value for name, value in values.items() if value is not None})
+
+
+def test_groups_of_prompts_have_the_options_of_the_client():
+    prompts = groups().prompts
+    assert isinstance(prompts, PrefixPrompts) and (prompts.input_tokens, prompts.output_tokens) == (120, 5)
+    argv = prompts.client_arguments()
+    assert argv[:2] == ["--dataset-name", "prefix_repetition"]
+    given = dict(zip(argv[2::2], argv[3::2], strict=True))
+    assert given == {f"--prefix-repetition-{name}": size for name, size in
+                     {"prefix-len": "100", "suffix-len": "20", "num-prefixes": "4", "output-len": "5"}.items()}  # fmt: skip
+
+
+def test_each_group_has_as_many_requests_as_another():
+    assert groups(requests=[8, 12], concurrency=[1, 2]).requests_of(2) == (8, 12)
+    paced = groups(requests=None, concurrency=None, request_rate=[1, 3], duration="3s")
+    assert paced.requests_of(2) == (4, 12), "3 and 9, rounded up"
+    for changes in ({"requests": 10}, {"clients": 2}, {"clients": "auto"}, {"dataset": {"prefix": {"groups": 4}}}, {"input_tokens": 8}):
+        with pytest.raises(ValidationError):
+            groups(**changes)

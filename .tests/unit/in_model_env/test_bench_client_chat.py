@@ -94,6 +94,27 @@ def test_conversations_of_a_file_are_found_by_request(rows):
     assert [request.prompt for request in requests] == ["\n".join(message["content"] for message in TALK), "p"]
 
 
+def test_requests_of_groups_get_ids(monkeypatch):
+    @dataclass
+    class Sample:
+        prompt: str
+        request_id: str | None = None
+
+    class PrefixRepetitionRandomDataset:
+        def sample(self, count, request_id_prefix=""):
+            return [Sample(f"p{number}") for number in range(count)]
+
+    module = ModuleType("vllm.benchmarks.datasets")
+    PrefixRepetitionRandomDataset.__module__ = module.__name__
+    module.PrefixRepetitionRandomDataset = PrefixRepetitionRandomDataset
+    for name in ("vllm", "vllm.benchmarks"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    sys.modules["vllm.benchmarks"].datasets = module
+    bench_client.number_prefix_requests()
+    assert module.PrefixRepetitionRandomDataset().sample(2, request_id_prefix="b-") == [Sample("p0", "b-0"), Sample("p1", "b-1")]
+
+
 def event(delta: dict) -> bytes:
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode()
 

@@ -49,7 +49,8 @@ def arguments(argv):
     }  # fmt: skip
     whole = {
         "port": 8000, "random-input-len": 1024, "random-output-len": 128, "custom-output-len": 256,
-        "num-prompts": 1000, "max-concurrency": None,
+        "prefix-repetition-prefix-len": 256, "prefix-repetition-suffix-len": 256, "prefix-repetition-num-prefixes": 10,
+        "prefix-repetition-output-len": 128, "num-prompts": 1000, "max-concurrency": None,
         "seed": 0, "num-warmups": 0, "ready-check-timeout-sec": 0,
     }  # fmt: skip
     numbers = {"request-rate": math.inf, "burstiness": 1.0, "temperature": None}
@@ -263,6 +264,16 @@ def main(argv):
         rows = datasets.CustomDataset(dataset_path=args.dataset_path).data
         lengths = [row["output_tokens"] if args.custom_output_len == -1 else args.custom_output_len for row in rows]
         prompts = [(row.get("messages") or row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
+    elif args.dataset_name == "prefix_repetition":
+        made = datasets.PrefixRepetitionRandomDataset(args.seed).sample(
+            num_requests=args.num_prompts,
+            prefix_len=args.prefix_repetition_prefix_len,
+            suffix_len=args.prefix_repetition_suffix_len,
+            num_prefixes=args.prefix_repetition_num_prefixes,
+            output_len=args.prefix_repetition_output_len,
+        )
+        assert all(request.request_id for request in made), "a request without an id is a warm-up"
+        prompts = [(request.prompt, request.expected_output_len) for request in made]
     else:
         texts = [" ".join(f"t{rng.randrange(1024)}" for _ in range(args.random_input_len)) for _ in range(args.num_prompts)]
         prompts = [(text, args.random_output_len) for text in texts]

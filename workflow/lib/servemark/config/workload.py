@@ -10,7 +10,7 @@ from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateSearch, SearchableConcurrency, SearchableRates
 from servemark.config.slo import Slo
 from servemark.datasets import hub
-from servemark.records import AnyPrompts, DatasetSource, RandomPrompts, StagedPrompts, Strict
+from servemark.records import AnyPrompts, DatasetSource, PrefixPrompts, RandomPrompts, StagedPrompts, Strict
 from servemark.records.base import MOST, Count
 from servemark.records.dataset import SOURCES
 from servemark.records.load_point import Api
@@ -196,19 +196,69 @@ class StagedWorkload(Load):
         )
 
 
+class PrefixGroups(Strict):
+    """Groups of prompts with a common beginning."""
+
+    groups: Count = Field(description="number of groups; the requests of a load point are a multiple of it")
+    prefix_tokens: Count = Field(description="tokens that all prompts of a group have at their beginning")
+    suffix_tokens: Count = Field(description="further tokens of each prompt")
+
+
+class PrefixSource(Strict):
+    """Random prompts in groups."""
+
+    prefix: PrefixGroups = Field(description="random prompts in groups with a common beginning (docs/how-to/my-prompts.md)")
+
+
+class PrefixWorkload(Load):
+    """Random tokens in groups with a common beginning."""
+
+    dataset: PrefixSource = Field(description="source of the prompts")
+    output_tokens: Count = Field(description="output length, tokens; the end-of-text token is ignored")
+
+    @model_validator(mode="after")
+    def _fits_the_groups(self) -> Self:
+        groups = self.dataset.prefix.groups
+        if odd := next((number for number in self.requests or () if number % groups), None):
+            raise refuse(f"must be a multiple of the {groups} groups of the dataset, not {odd}", at=("requests",))
+        if self.clients != 1:
+            raise refuse("must be 1, because each process would make groups of its own", at=("clients",))
+        return self
+
+    def requests_of(self, loads: int) -> tuple[int, ...]:
+        """Return the number of requests of each load, a multiple of the groups."""
+        groups = self.dataset.prefix.groups
+        return tuple(groups * math.ceil(number / groups) for number in super().requests_of(loads))
+
+    @property
+    def prompts(self) -> PrefixPrompts:
+        """Return the prompts as plan and measurement record them."""
+        asked = self.dataset.prefix
+        return PrefixPrompts(
+            dataset="prefix",
+            groups=asked.groups,
+            group_tokens=asked.prefix_tokens,
+            own_tokens=asked.suffix_tokens,
+            input_tokens=asked.prefix_tokens + asked.suffix_tokens,
+            output_tokens=self.output_tokens,
+        )
+
+
 def _kind(value: Any) -> str | None:
-    """Return the tag of a workload's kind: that of a text, or ``staged`` for a mapping."""
+    """Return the tag of a workload's kind: that of a text, ``prefix`` for a mapping with this key, or ``staged`` for another mapping."""
     if not isinstance(value, dict | Load):
         return "random"  # which reports that it is no mapping
     dataset = value.get("dataset") if isinstance(value, dict) else getattr(value, "dataset", None)
+    if isinstance(dataset, PrefixSource) or (isinstance(dataset, dict) and "prefix" in dataset):
+        return "prefix"
     return "staged" if isinstance(dataset, dict | DatasetSource) else None if dataset is None else str(dataset)
 
 
 Workload = Annotated[
-    Annotated[RandomWorkload, Tag("random")] | Annotated[StagedWorkload, Tag("staged")],
+    Annotated[RandomWorkload, Tag("random")] | Annotated[StagedWorkload, Tag("staged")] | Annotated[PrefixWorkload, Tag("prefix")],
     Discriminator(_kind),
 ]
-KINDS: dict[str, type[Load]] = {"random": RandomWorkload, "staged": StagedWorkload}
-"""Kind by tag: the text in ``dataset``, or ``staged`` for a mapping."""
-CHOICES = ("random", *(f"{{{name}: ...}}" for name in SOURCES))
+KINDS: dict[str, type[Load]] = {"random": RandomWorkload, "staged": StagedWorkload, "prefix": PrefixWorkload}
+"""Kind by tag: see :func:`_kind`."""
+CHOICES = ("random", *(f"{{{name}: ...}}" for name in (*SOURCES, "prefix")))
 """Values of ``dataset``, for messages."""

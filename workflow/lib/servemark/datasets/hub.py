@@ -2,8 +2,8 @@
 
     CACHE/datasets/hf/ORG--NAME/COMMIT/   the files of the splits in use, each with the size and digest that the hub lists
 
-A file belongs to a split if the repository's README.md says so (``configs`` with ``data_files``), else if a part of its path is the name of
-the split, which is the hub's own convention: ``data/train-00000-of-00002.parquet``, ``SUBSET/train/0000.parquet``.
+The repository's README.md may list the files of a split (``configs`` with ``data_files``). Otherwise a part of a file's path is the name of
+its split. This is the hub's own convention: ``data/train-00000-of-00002.parquet``, ``SUBSET/train/0000.parquet``.
 """
 
 import fnmatch
@@ -44,7 +44,7 @@ def parse(source: DatasetSource) -> HubSource | None:
 
 
 def fetch(source: DatasetSource, cache: Path, progress: Progress, *, caches: Path | None = None) -> tuple[Path, tuple[ModelFile, ...]]:
-    """Return the folder of the dataset's files, and those that have its rows.
+    """Return the folder of a dataset's files, and the files with its rows.
 
     Args:
         caches: a further cache of huggingface_hub.

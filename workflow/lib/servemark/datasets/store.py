@@ -49,7 +49,7 @@ class Draft:
 
 @contextmanager
 def drafts(folder: Path, count: int = 1) -> Iterator[list[Draft]]:
-    """Make drafts in a folder, and remove those that are not kept, also the ones that killed processes left.
+    """Make drafts in a folder. At the end, remove those that are not kept; at the start, remove those of killed processes.
 
     Raises:
         StorageRefused: the folder takes no files.

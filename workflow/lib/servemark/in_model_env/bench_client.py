@@ -11,6 +11,7 @@ command line. docs/explanation/numbers.md has the reasons for its changes:
   request starts; a request that never started has the error :data:`UNSENT`, and measurement/merge.py removes it.
 * Rows of a staged data set: read without pandas (:func:`read_rows_without_pandas`). A row with the messages of a conversation replaces the
   message that vLLM's client makes of a prompt.
+* Prompts with common prefixes: their requests get ids (:func:`number_prefix_requests`).
 * The chat route: the first event of a response has the role and no token, so the client leaves it out.
 * Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
   taken after the wait, and vLLM's own duration includes it (measurement/merge.py). At a request rate each waits at the end of its last
@@ -232,6 +233,18 @@ def read_rows_without_pandas(conversations: Conversations) -> None:
     sys.modules[datasets.CustomDataset.__module__].CustomDataset = Rows  # type: ignore[attr-defined]
 
 
+def number_prefix_requests() -> None:
+    """Give the requests of vLLM's dataset ``prefix_repetition`` ids as its other datasets have: without one, a request is a warm-up."""
+    from vllm.benchmarks import datasets
+
+    class Numbered(datasets.PrefixRepetitionRandomDataset):
+        def sample(self, *given: Any, request_id_prefix: str = "", **named: Any) -> Any:
+            requests = super().sample(*given, request_id_prefix=request_id_prefix, **named)
+            return [dataclasses.replace(request, request_id=f"{request_id_prefix}{number}") for number, request in enumerate(requests)]
+
+    sys.modules[datasets.PrefixRepetitionRandomDataset.__module__].PrefixRepetitionRandomDataset = Numbered  # type: ignore[attr-defined]
+
+
 def main(argv: list[str]) -> Any:
     """Run vLLM's command line with the entry :data:`BACKEND` in its table."""
     if not getattr(sys.flags, "safe_path", False):
@@ -254,6 +267,8 @@ def main(argv: list[str]) -> Any:
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
     if ("--dataset-name", "custom") in itertools.pairwise(argv):
         read_rows_without_pandas(conversations)
+    if ("--dataset-name", "prefix_repetition") in itertools.pairwise(argv):
+        number_prefix_requests()
     from vllm.entrypoints.cli.main import main as vllm
 
     return vllm()

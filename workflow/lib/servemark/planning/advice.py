@@ -92,7 +92,7 @@ def length_tight(demand: Demand) -> Found:
     """Detect too little room for random prompts, which the server may tokenise to more tokens than the client drew."""
     limit, given = demand.estimate.max_model_len, whole(demand.options, "max-model-len") is not None
     margin = measured("prompt_margin")
-    random = [p for p in demand.points if p.prompts.dataset == "random"]
+    random = [p for p in demand.points if p.prompts.dataset in ("random", "prefix")]
     tight = [p for p in random if limit - p.request_tokens <= margin * p.prompt_tokens]
     if not tight or (not given and demand.architecture.max_positions is None):
         return False

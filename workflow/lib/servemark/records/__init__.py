@@ -42,7 +42,7 @@ from servemark.records.inputs import (
     RuntimeName,
     Sources,
 )
-from servemark.records.load_point import AnyPrompts, LoadPoint, Prompts, RandomPrompts, StagedPrompts
+from servemark.records.load_point import AnyPrompts, LoadPoint, PrefixPrompts, Prompts, RandomPrompts, StagedPrompts
 from servemark.records.measurement import (
     Accounting,
     Check,
@@ -68,9 +68,9 @@ __all__ = [
     "Comparison", "Container", "DaemonState", "Dataset", "DatasetSource", "Difference", "Endpoint", "EndpointStatus", "EngineCounters",
     "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware",
     "Held", "Interface", "JobAccount", "KernelTools", "Lengths", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node",
-    "NodeTelemetry", "OneSided", "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "Prompts", "Published", "RandomPrompts",
-    "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search", "SearchTrial",
-    "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "StagedPrompts", "Startup", "StartupPhase", "Steady", "SteadyLatency",
-    "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topologies", "Topology", "TopologyChoice",
-    "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
+    "NodeTelemetry", "OneSided", "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "PrefixPrompts", "Prompts", "Published",
+    "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search",
+    "SearchTrial", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "StagedPrompts", "Startup", "StartupPhase", "Steady",
+    "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topologies", "Topology",
+    "TopologyChoice", "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

@@ -110,7 +110,33 @@ class StagedPrompts(Prompts):
 
 
 Api = Literal["completions", "chat"]
-AnyPrompts = Annotated[RandomPrompts | StagedPrompts, Field(discriminator="dataset")]
+
+
+class PrefixPrompts(Prompts):
+    """Random tokens in groups. The prompts of a group begin with the same tokens, and each has its own end.
+
+    Source: vllm/benchmarks/datasets, PrefixRepetitionRandomDataset (0.32.0), which sends the groups' prompts in a random order.
+    """
+
+    dataset: Literal["prefix"]
+    groups: Count = Field(description="number of groups; each has as many requests as another")
+    group_tokens: Count = Field(description="tokens that the prompts of a group share")
+    own_tokens: Count = Field(description="further tokens of each prompt")
+    input_tokens: Count = Field(description="tokens of a prompt: both together")
+    output_tokens: Count = Field(description="output length, tokens")
+
+    def client_arguments(self) -> list[str]:
+        sizes = {
+            "prefix-len": self.group_tokens,
+            "suffix-len": self.own_tokens,
+            "num-prefixes": self.groups,
+            "output-len": self.output_tokens,
+        }
+        options = [word for name, size in sizes.items() for word in (f"--prefix-repetition-{name}", str(size))]
+        return ["--dataset-name", "prefix_repetition", *options]
+
+
+AnyPrompts = Annotated[RandomPrompts | StagedPrompts | PrefixPrompts, Field(discriminator="dataset")]
 
 
 class LoadPoint(Strict):

@@ -1,6 +1,36 @@
-"""Stand-in for the dataset class of vLLM's client that reads a file of prompts."""
+"""Stand-ins for two dataset classes of vLLM's client: a file of prompts, and prompts in groups with a common prefix."""
 
 import json
+import random
+from dataclasses import dataclass
+
+
+@dataclass
+class SampleRequest:
+    """The fields of vLLM's class that the stand-in client uses."""
+
+    prompt: str
+    expected_output_len: int
+    request_id: str | None = None
+
+
+class PrefixRepetitionRandomDataset:
+    """Like vLLM's class, it gives no request an id, and makes the same number of requests for each prefix."""
+
+    def __init__(self, random_seed=0):
+        self.random = random.Random(random_seed)
+
+    def words(self, count):
+        return [f"t{self.random.randrange(1024)}" for _ in range(count)]
+
+    def sample(self, num_requests, prefix_len, suffix_len, num_prefixes, output_len, request_id_prefix=""):
+        requests = []
+        for _ in range(num_prefixes):
+            prefix = self.words(prefix_len)
+            texts = [" ".join([*prefix, *self.words(suffix_len)]) for _ in range(num_requests // num_prefixes)]
+            requests += [SampleRequest(text, output_len) for text in texts]
+        self.random.shuffle(requests)
+        return requests
 
 
 class CustomDataset:
