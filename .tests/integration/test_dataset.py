@@ -110,6 +110,10 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
     checkout.config["workloads"]["fetched"] = asked | {"dataset": source, "api": "chat"}
     group = {"prefix": {"groups": 4, "prefix_tokens": 60, "suffix_tokens": 10}}
     checkout.config["workloads"]["groups"] = {"dataset": group, "output_tokens": 5, "requests": 8, "concurrency": 1}
+    trace = [{"prompt": f"Why {n}?", "output_tokens": 3, "timestamp": moment} for n, moment in enumerate((7, 7, 8, 8, 9, 17))]
+    (checkout.path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trace))
+    arrivals = {"file": "trace.jsonl", "arrivals": "recorded"}
+    checkout.config["workloads"]["trace"] = {"dataset": arrivals, "output_tokens": "recorded", "requests": 6, "request_rate": 2}
     with serving(hub):
         done = checkout.run(HF_ENDPOINT=hub.address, NO_PROXY="127.0.0.1")
     assert done.rc == 0, done.text
@@ -127,6 +131,10 @@ def test_conversations_prompts_and_recorded_responses_are_measured(checkout: Che
     assert set(raw["input_lens"]) == {28}, "both messages, as in the file"
     raw = checkout.record("deployments/a/points/groups-c1-r1.requests.json")
     assert (set(raw["input_lens"]), len(raw["input_lens"]), set(raw["output_lens"])) == ({70}, 8, {5})
+    raw = checkout.record("deployments/a/points/trace-q2-r1.requests.json")
+    starts = [round(start - raw["start_times"][0], 1) for start in raw["start_times"]]
+    # 10 s of the trace in the 2.5 s of five gaps at 2 requests/s.
+    assert starts == pytest.approx([0, 0, 0.2, 0.2, 0.5, 2.5], abs=0.21)
     datasets = [json.loads(path.read_text()) for path in checkout.results.glob("datasets/*/dataset.json")]
     assert [[file["path"] for file in one["files"]] for one in datasets if one["source"].get("hf") == source["hf"]] == [
         ["data/train-00000-of-00001.parquet"]

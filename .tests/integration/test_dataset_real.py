@@ -46,9 +46,15 @@ def test_prompt_file_is_served_and_archived(real):
     (real.path / "talks.jsonl").write_text("".join(json.dumps(row | {"output_tokens": 4 + n}) + "\n" for n, row in enumerate(rows)))
     talk = {"dataset": {"file": "talks.jsonl"}, "output_tokens": "recorded", "api": "chat", "requests": 27, "concurrency": 2}
     made = {"dataset": "random", "input_tokens": 64, "output_tokens": 8, "api": "chat", "requests": 16, "concurrency": 2}
+    trace_rows = [
+        row | {"output_tokens": 5, "timestamp": 40 + moment} for row, moment in zip(rows, (0, 0, 1, 2, 4, 4, 8, 9, 16), strict=True)
+    ]
+    (real.path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trace_rows))
+    arrivals = {"file": "trace.jsonl", "arrivals": "recorded"}
+    trace = {"dataset": arrivals, "output_tokens": "recorded", "api": "chat", "requests": 9, "request_rate": 1}
     group = {"prefix": {"groups": 2, "prefix_tokens": 256, "suffix_tokens": 32}}
     groups = {"dataset": group, "output_tokens": 8, "requests": 16, "concurrency": 2}
-    real.config["workloads"] = {"mine": mine, "talk": talk, "made": made, "groups": groups}
+    real.config["workloads"] = {"mine": mine, "talk": talk, "made": made, "groups": groups, "trace": trace}
     real.config["timeouts"] = {"start": 400.0, "stall": 300.0, "no_progress": 60.0, "stop": 10.0}
     done = real.run(seconds=800)
     assert done.rc == 0, done.text
@@ -68,6 +74,8 @@ def test_prompt_file_is_served_and_archived(real):
     longest = real.record("deployments/a/plan.json")["points"][0]["load"]["prompts"]["input_tokens"]
     assert max(raw["input_lens"]) <= longest <= 1.1 * max(raw["input_lens"]) + 8
     assert_chat(real)
+    starts = real.record("deployments/a/points/trace-q1-r1.requests.json")["start_times"]
+    assert [start - starts[0] for start in starts] == pytest.approx([0, 0, 0.5, 1, 2, 2, 4, 4.5, 8], abs=0.4)
     # 14 of 16 prompts find the beginning of their group, 256 of 288 tokens, in the prefix cache.
     assert 0.5 < float(rows["groups-c2-r1"]["prefix_hit_share"]) < 256 / 288
     lengths = real.record("deployments/a/points/groups-c2-r1.requests.json")["input_lens"]

@@ -15,4 +15,5 @@ with stage("stage_dataset", snakemake.wildcards.dataset, snakemake.log[0]) as he
     source = DatasetSource.model_validate(snakemake.params.source)
     staged = staging.stage(source, config.cache, here.progress, responses=snakemake.params.responses, hub_cache=config.hub_cache)
     staged.write(snakemake.output.dataset)
-    here.progress.say(f"{staged.rows:,} rows, {staged.bytes / 2**20:.1f} MiB, sha256 {staged.sha256}")
+    rate = f"{staged.arrivals_per_s:.4g} arrivals/s, " if staged.arrivals_per_s else ""
+    here.progress.say(f"{rate}{staged.rows:,} rows, {staged.bytes / 2**20:.1f} MiB, sha256 {staged.sha256}")

@@ -69,3 +69,18 @@ def test_each_group_has_as_many_requests_as_another():
     for changes in ({"requests": 10}, {"clients": 2}, {"clients": "auto"}, {"dataset": {"prefix": {"groups": 4}}}, {"input_tokens": 8}):
         with pytest.raises(ValidationError):
             groups(**changes)
+
+
+def test_recorded_arrivals_need_a_rate_one_process_and_a_file():
+    values = {"dataset": {"file": "a", "arrivals": "recorded"}, "output_tokens": 4, "requests": 8, "request_rate": 2}
+    prompts = TypeAdapter(Workload).validate_python(values).prompts
+    assert prompts.timed and prompts.client_arguments() == ["--dataset-name", "timed_trace"]
+    assert (prompts.backend, prompts.key_part()["arrivals"]) == ("openai", "recorded")
+    plain = TypeAdapter(Workload).validate_python(values | {"dataset": {"file": "a"}}).prompts
+    assert (plain.backend, "arrivals" in plain.key_part()) == ("servemark", False)
+    for change in (
+        {"request_rate": None, "concurrency": 2}, {"clients": 2}, {"client_options": {"burstiness": 2}},
+        {"dataset": {"sharegpt": "a", "arrivals": "recorded"}}, {"dataset": {"file": "a", "arrivals": "x"}},
+    ):  # fmt: skip
+        with pytest.raises(ValidationError):
+            TypeAdapter(Workload).validate_python({name: value for name, value in (values | change).items() if value is not None})

@@ -226,3 +226,29 @@ def test_drafts_of_ended_processes_are_removed(tmp_path):
         os.utime(path, (1, 1))
     staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
     assert {one for one, path in names.items() if path.exists()} == {identity.myself()}
+
+
+def trace(tmp_path, *moments: object) -> DatasetSource:
+    source = written(tmp_path, *(json.dumps({"prompt": "a", "output_tokens": 2, "timestamp": moment}).encode() for moment in moments))
+    return source.model_copy(update={"arrivals": "recorded"})
+
+
+def test_arrivals_begin_at_zero_and_give_the_recorded_rate(tmp_path):
+    source = trace(tmp_path, 1000, 1000.5, 1000.5, 1002)
+    assert rows.faults(source, recorded=True, chat=False) == []
+    staged = staging.stage(source, tmp_path / "cache", PROGRESS)
+    lines = [json.loads(line) for line in Path(staged.path).read_text().splitlines()]
+    assert [line["timestamp"] for line in lines] == [0.0, 0.5, 0.5, 2.0] and staged.arrivals_per_s == 1.5
+    plain = staging.stage(source.model_copy(update={"arrivals": None}), tmp_path / "cache", PROGRESS)
+    assert plain.arrivals_per_s is None and "timestamp" not in Path(plain.path).read_text() and plain.name != staged.name
+
+
+@pytest.mark.parametrize("moment", [None, "1", True, 0.5, -1, float("nan"), float("inf")])
+def test_bad_arrivals_have_their_line_number(tmp_path, moment):
+    (fault,) = rows.faults(trace(tmp_path, 1, moment, 2), recorded=False, chat=False)
+    assert fault.startswith("line 2 ")
+
+
+def test_arrivals_at_one_moment_have_no_rhythm(tmp_path):
+    with pytest.raises(DatasetRefused):
+        staging.stage(trace(tmp_path, 1, 1), tmp_path / "cache", PROGRESS)

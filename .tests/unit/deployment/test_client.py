@@ -14,7 +14,7 @@ from servemark.deployment import client as client_room
 from servemark.deployment.client import BenchmarkClient, shares
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.measurement.raw import RawError, RawResult
-from servemark.records import Ready, ServerPlace
+from servemark.records import Ready, ServerPlace, StagedPrompts
 
 REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
 
@@ -152,3 +152,17 @@ def test_requests_go_to_the_route_of_the_load(tmp_path, api, route):
     client = BenchmarkClient(load(api=api), READY, tmp_path / ".raw.draft", "python", "/models/tiny")
     (argv,) = client.commands
     assert dict(pairwise(argv))["--endpoint"] == route
+
+
+def test_recorded_arrivals_keep_their_rhythm_at_the_request_rate(tmp_path):
+    dataset = tmp_path / "rows.jsonl"
+    moments = [0.0, 1.0, 1.0, 4.0, 9.0]
+    dataset.write_text("".join(json.dumps({"prompt": f"p{n}", "timestamp": moment}) + "\n" for n, moment in enumerate(moments)))
+    prompts = StagedPrompts(dataset="staged", name="d", rows=5, timed=True, output_tokens=3)
+    point = load(requests=4, request_rate=6.0, concurrency=None).model_copy(update={"prompts": prompts})
+    client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny", dataset=dataset)
+    client._write_prompts()
+    sent = [json.loads(line) for line in (tmp_path / ".raw.draft.0.jsonl").read_text().splitlines()]
+    assert [row["prompt"] for row in sent] == ["p0", "p1", "p2", "p3"], "in their order"
+    assert [row["timestamp"] for row in sent] == pytest.approx([0, 0.125, 0.125, 0.5]), "three gaps of 1/6 s on average"
+    assert dict(pairwise(client.commands[0]))["--backend"] == "openai"

@@ -62,17 +62,26 @@ def test_requests_of_the_completions_route_are_unchanged():
     assert {request.extra_body is not None and "messages" in request.extra_body for request in sent(None)} == {False}
 
 
+@dataclass
+class Sampled:
+    """The fields of vLLM's SampleRequest that matter."""
+
+    prompt: str
+    request_id: str
+    timestamp: float | None = None
+
+
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     """Return the requests that vLLM's data set makes of a file, and the conversations by request id."""
 
     class CustomDataset:
-        def __init__(self, dataset_path):
+        def __init__(self, dataset_path, disable_shuffle=True):
             self.dataset_path, self.data = dataset_path, []
             self.load_data()
 
-        def sample(self, count):
-            return [SimpleNamespace(request_id=f"id{number}", prompt=row["prompt"]) for number, row in enumerate(self.data[:count])]
+        def sample(self, tokenizer, num_requests, request_id_prefix="", output_len=None, skip_chat_template=False):
+            return [Sampled(row["prompt"], f"{request_id_prefix}id{number}") for number, row in enumerate(self.data[:num_requests])]
 
     module = ModuleType("vllm.benchmarks.datasets")
     CustomDataset.__module__ = module.__name__
@@ -82,10 +91,15 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     sys.modules["vllm.benchmarks"].datasets = module
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ({"messages": TALK}, {"prompt": "p"})))
+    path.write_text("".join(json.dumps(row) + "\n" for row in ({"messages": TALK, "timestamp": 0.5}, {"prompt": "p", "timestamp": 2.0})))
     conversations = {}
-    bench_client.read_rows_without_pandas(conversations)
-    return module.CustomDataset(str(path)).sample(2), conversations
+    found = bench_client.read_rows_without_pandas(conversations)
+    assert module.CustomDataset is found
+    bench_client.take_times_from_rows(found)
+    timed = module.TimedTrace(str(path), seed=1).sample(num_requests=2, tokenizer=None, request_id_prefix="t")
+    assert [(request.request_id, request.timestamp) for request in timed] == [("tid0", 0.5), ("tid1", 2.0)]
+    conversations.clear()
+    return module.CustomDataset(str(path)).sample(None, 2), conversations
 
 
 def test_conversations_of_a_file_are_found_by_request(rows):

@@ -8,11 +8,12 @@ import shutil
 import pytest
 
 from builders.loads import load
+from builders.planning import CHECK
 from servemark.datasets import staging
 from servemark.errors import PlanRefused
 from servemark.planning import prompts
 from servemark.progress import Progress
-from servemark.records import DatasetSource, PlannedSearch, StagedPrompts
+from servemark.records import Argument, DatasetSource, PlannedSearch, StagedPrompts
 
 TALK = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}], "output_tokens": 4}
 
@@ -92,3 +93,30 @@ def test_recorded_responses_are_counted_for_the_model(tiny, tmp_path):
     with pytest.raises(PlanRefused) as refused:
         prompts.resolved([of(dataset)], {dataset.name: dataset}, tiny.model_copy(update={"path": str(tmp_path / "model")}), {})
     assert refused.value.reason == "dataset_refused" and refused.value.look == str(tmp_path / "model")
+
+
+def test_trace_has_an_arrival_for_each_request(tiny, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "a", "output_tokens": 2, "timestamp": n}) + "\n" for n in range(3)))
+    dataset = staging.stage(DatasetSource(file=str(path), arrivals="recorded"), tmp_path / "cache", Progress(None, "stage_dataset"))
+    timed = of(dataset, requests=4).prompts.model_copy(update={"timed": True})
+    for requests in (3, 4):
+        asked = load(requests=requests, request_rate=1.0).model_copy(update={"prompts": timed})
+        if requests == 3:
+            assert prompts.resolved([asked], {dataset.name: dataset}, tiny, {})[0].prompts.rows == 3
+        else:
+            with pytest.raises(PlanRefused):
+                prompts.resolved([asked], {dataset.name: dataset}, tiny, {})
+
+
+@pytest.mark.parametrize("options", [("seed", "self-timed"), ("seed",), ()])
+def test_recorded_arrivals_need_a_client_that_has_them(planned, options):
+    """Without any options, the client's are not recorded."""
+    own = StagedPrompts(dataset="staged", name="d", rows=9, timed=True, output_tokens=2)
+    asked = load(request_rate=2.0, concurrency=None, warmup_tokens=2).model_copy(update={"prompts": own})
+    check = CHECK.model_copy(update={"client_arguments": tuple(Argument(names=(name,)) for name in options)})
+    if options == ("seed",):
+        with pytest.raises(PlanRefused, match=r"chat\.dataset\.arrivals"):
+            planned(points=[asked], check=check)
+    else:
+        assert planned(points=[asked], check=check).points[0].load == asked

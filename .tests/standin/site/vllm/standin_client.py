@@ -131,8 +131,8 @@ def read_stream(response, output):
     output.latency = latest - output.start_time
 
 
-def run(args, prompts):
-    """Send all prompts at the requested rate and concurrency; return the outputs in the prompts' order, and seconds."""
+def run(args, prompts, moments=None):
+    """Send all prompts at the requested rate (or these moments) and concurrency; return the outputs in the prompts' order, and seconds."""
     rng = random.Random(args.seed)
     begin = time.perf_counter()
     due = begin
@@ -146,8 +146,10 @@ def run(args, prompts):
 
     futures = []
     with ThreadPoolExecutor(workers) as pool:
-        for prompt in prompts:
-            if math.isfinite(args.request_rate):
+        for number, prompt in enumerate(prompts):
+            if moments:
+                time.sleep(max(begin + moments[number] - time.perf_counter(), 0.0))
+            elif math.isfinite(args.request_rate):
                 due += rng.expovariate(args.request_rate)
                 time.sleep(max(due - time.perf_counter(), 0.0))
             futures.append(pool.submit(one, prompt, time.perf_counter()))
@@ -259,19 +261,19 @@ def main(argv):
         return 1
     if client_fault() == "hang":
         threading.Event().wait()
-    rng = random.Random(args.seed)
+    rng, moments = random.Random(args.seed), None
     if args.dataset_name == "custom":
         rows = datasets.CustomDataset(dataset_path=args.dataset_path).data
         lengths = [row["output_tokens"] if args.custom_output_len == -1 else args.custom_output_len for row in rows]
         prompts = [(row.get("messages") or row["prompt"], length) for row, length in zip(rows, lengths, strict=True)][: args.num_prompts]
+    elif args.dataset_name == "timed_trace":
+        made = datasets.TimedTrace(**vars(args)).sample(num_requests=args.num_prompts, tokenizer=None)
+        prompts, moments = [(one.prompt, one.expected_output_len) for one in made], [one.timestamp for one in made]
     elif args.dataset_name == "prefix_repetition":
-        made = datasets.PrefixRepetitionRandomDataset(args.seed).sample(
-            num_requests=args.num_prompts,
-            prefix_len=args.prefix_repetition_prefix_len,
-            suffix_len=args.prefix_repetition_suffix_len,
-            num_prefixes=args.prefix_repetition_num_prefixes,
-            output_len=args.prefix_repetition_output_len,
-        )
+        sizes = {
+            name.removeprefix("prefix_repetition_"): size for name, size in vars(args).items() if name.startswith("prefix_repetition_")
+        }
+        made = datasets.PrefixRepetitionRandomDataset(args.seed).sample(num_requests=args.num_prompts, **sizes)
         assert all(request.request_id for request in made), "a request without an id is a warm-up"
         prompts = [(request.prompt, request.expected_output_len) for request in made]
     else:
@@ -281,7 +283,7 @@ def main(argv):
         first_request(args, prompts[0])
     for _ in range(args.num_warmups):
         request(args, prompts[0])
-    outputs, seconds = run(args, prompts)
+    outputs, seconds = run(args, prompts, moments)
     data = result(args, outputs, seconds)
     failed = [output for output in outputs if not output.success]
     if failed:

@@ -179,9 +179,23 @@ class StagedWorkload(Load):
             raise refuse(f"needs exactly one of the keys {', '.join(f'`{name}`' for name in SOURCES)}")
         if source.hf is None and (other := next((name for name in ("split", "subset", "column") if getattr(source, name)), None)):
             raise refuse("is only for datasets of the hub (`hf`)", at=(other,))
+        if source.arrivals and source.file is None:
+            raise refuse("is only for a `file`, whose rows have a `timestamp`", at=("arrivals",))
         if source.hf is not None and (hub.parse(source) is None):
             raise refuse(f"must be ORG/NAME@COMMIT, with all 40 hexadecimal digits of the commit, not {source.hf!r:.80}", at=("hf",))
         return source
+
+    @model_validator(mode="after")
+    def _can_keep_the_rhythm(self) -> Self:
+        if not self.dataset.arrivals:
+            return self
+        if not self.request_rate:
+            raise refuse("is missing: `arrivals: recorded` stretches the recorded times to it", at=("request_rate",))
+        if self.clients != 1:
+            raise refuse("must be 1, because several processes cannot keep the order of recorded arrivals", at=("clients",))
+        if other := next((name for name in ("burstiness", "ramp-up-strategy") if name in self.client_options), None):
+            raise refuse("has no effect on recorded arrivals", at=("client_options", other))
+        return self
 
     @property
     def prompts(self) -> StagedPrompts:
@@ -191,6 +205,7 @@ class StagedWorkload(Load):
             dataset="staged",
             name=self.dataset.name,
             recorded=recorded,
+            timed=self.dataset.arrivals is not None,
             # Before planning the longest output is unknown; no limit then shortens the warm-ups.
             output_tokens=MOST if self.output_tokens == "recorded" else self.output_tokens,
         )

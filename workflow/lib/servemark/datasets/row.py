@@ -17,18 +17,21 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 class Row:
     """One request: a prompt, or the messages of a conversation.
 
-    ``output_tokens`` and ``response``: the length of the output, or its text; None if the source does not state it.
+    ``output_tokens`` and ``response``: the length of the output, or its text; None if the source does not state it. ``timestamp``: of the
+    arrival, in seconds; None if it is not used.
     """
 
     prompt: str = ""
     output_tokens: int | None = None
     messages: tuple[dict[str, str], ...] = ()
     response: str | None = None
+    timestamp: float | None = None
 
     def content(self) -> dict[str, object]:
         """Return the row as the keys of a staged file."""
         content: dict[str, object] = {"messages": self.messages} if self.messages else {"prompt": self.prompt}
-        return content | ({} if self.output_tokens is None else {"output_tokens": self.output_tokens})
+        known = {"output_tokens": self.output_tokens, "timestamp": self.timestamp}
+        return content | {name: value for name, value in known.items() if value is not None}
 
     @property
     def bytes(self) -> int:

@@ -1,8 +1,10 @@
 """Read the rows of a dataset, and name every row that cannot be used."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ def read(source: DatasetSource, files: Sequence[Path] = ()) -> Iterator[Row | Fa
     if source.kind == "hf":
         yield from hub_rows(files, source.column or "prompt")
     else:
-        yield from _lines(source.path) if source.kind == "file" else _sharegpt(source.path)
+        yield from _sharegpt(source.path) if source.kind == "sharegpt" else _timed(source.path) if source.arrivals else _lines(source.path)
 
 
 def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
@@ -62,7 +64,7 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
     return found or ([] if rows else [f"{source.path:.200} has no rows"])
 
 
-def _lines(path: str) -> Iterator[Row | Fault]:
+def _lines(path: str, *, timed: bool = False) -> Iterator[Row | Fault]:
     with open(path, "rb") as stream:
         number = 0
         while line := stream.readline(LONGEST_LINE):
@@ -70,10 +72,24 @@ def _lines(path: str) -> Iterator[Row | Fault]:
             if len(line) == LONGEST_LINE:
                 yield Fault(f"line {number}", f"is longer than {LONGEST_LINE // 2**20} MiB")
                 return
-            yield _row(line, f"line {number}")
+            yield _row(line, f"line {number}", timed=timed)
 
 
-def _row(line: bytes, place: str) -> Row | Fault:
+def _timed(path: str) -> Iterator[Row | Fault]:
+    """Yield the rows of a file with the times of their arrivals in seconds after the first row; none may be earlier than the row before."""
+    first: float | None = None
+    before: float | None = None
+    for number, row in enumerate(_lines(path, timed=True), 1):
+        if isinstance(row, Row) and row.timestamp is not None:
+            moment, first = row.timestamp, row.timestamp if first is None else first
+            if before is not None and moment < before:
+                yield Fault(f"line {number}", f"has the `timestamp` {moment:g}, which is before {before:g} in an earlier line")
+                continue
+            before, row = moment, replace(row, timestamp=round(moment - first, 6))
+        yield row
+
+
+def _row(line: bytes, place: str, *, timed: bool) -> Row | Fault:
     try:
         data = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -90,9 +106,12 @@ def _row(line: bytes, place: str) -> Row | Fault:
     tokens = data.get("output_tokens")
     if tokens is not None and (type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS):
         return Fault(place, f"`output_tokens` must be a whole number from 1 to {MOST_TOKENS:,}, not {json.dumps(tokens):.40}")
+    moment: Any = data.get("timestamp") if timed else None
+    if timed and (type(moment) not in (int, float) or not math.isfinite(moment)):
+        return Fault(place, f"needs a `timestamp` in seconds for `arrivals: recorded`, not {json.dumps(moment):.40}")
     if "prompt" in data:
-        return Row(data["prompt"], tokens)
-    return Row("", tokens, tuple({"role": one["role"], "content": one["content"]} for one in data["messages"]))
+        return Row(data["prompt"], tokens, timestamp=moment)
+    return Row("", tokens, tuple({"role": one["role"], "content": one["content"]} for one in data["messages"]), timestamp=moment)
 
 
 def _sharegpt(path: str) -> Iterator[Row | Fault | None]:

@@ -33,6 +33,7 @@ def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: 
         StorageRefused: the cache takes no files.
     """
     skipped, conversations = 0, 0
+    last_s: float | None = None
     prompts: Counter[int] = Counter()
     outputs: Counter[int] = Counter()
     folder, files = hub.fetch(source, cache, progress, caches=hub_cache) if source.kind == "hf" else (Path(), ())
@@ -48,6 +49,7 @@ def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: 
             staged.add(line(row.content()))
             if responses and row.response is not None:
                 answered.add(line(row.content() | {"response": row.response}))
+            last_s = row.timestamp
             prompts[row.bytes] += 1
             outputs[row.output_tokens or 0] += 1
             conversations += bool(row.messages)
@@ -55,6 +57,8 @@ def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: 
                 progress.waiting(f"{prompts.total():,} rows")
         if not prompts:
             raise refused(source, f"{source.path} has no rows")
+        if last_s == 0:
+            raise refused(source, f"{source.path} has the same `timestamp` in every row")
         # As readable as the user's own file, which may be private.
         mode = 0o600 | inputs[0].stat().st_mode & 0o044
         path, sha256 = staged.keep(".jsonl", mode)
@@ -68,6 +72,7 @@ def stage(source: DatasetSource, cache: Path, progress: Progress, *, responses: 
         bytes=staged.bytes,
         rows=prompts.total(),
         conversations=conversations,
+        arrivals_per_s=last_s and (prompts.total() - 1) / last_s,
         responses=recorded,
         skipped=skipped,
         prompt_bytes=Lengths.of(sorted(prompts.items())),

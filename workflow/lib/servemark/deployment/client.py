@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,12 +118,18 @@ class BenchmarkClient:
         prompts = self.point.prompts
         if self.dataset is None or not isinstance(prompts, StagedPrompts):
             return
-        numbers = chosen(prompts.rows, self.point.requests, self.point.seed)
+        point = self.point
+        numbers = list(range(point.requests)) if prompts.timed else chosen(prompts.rows, point.requests, point.seed)
         wanted, rows = set(numbers), {}
         with open(self.dataset, "rb") as stream:
             for number, line in enumerate(stream):
                 if number in wanted:
                     rows[number] = json.loads(line)
+        if prompts.timed and point.request_rate:
+            # The mean gap becomes that of the request rate. Requests that all came at once stay so.
+            span_s = rows[numbers[-1]]["timestamp"] or math.inf
+            stretch = (len(numbers) - 1) / point.request_rate / span_s
+            rows = {number: row | {"timestamp": row["timestamp"] * stretch} for number, row in rows.items()}
         fixed = {} if prompts.recorded else {"output_tokens": prompts.output_tokens}
         begin = 0
         for index, share in enumerate(shares(self.point)):

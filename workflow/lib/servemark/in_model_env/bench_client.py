@@ -11,6 +11,7 @@ command line. docs/explanation/numbers.md has the reasons for its changes:
   request starts; a request that never started has the error :data:`UNSENT`, and measurement/merge.py removes it.
 * Rows of a staged data set: read without pandas (:func:`read_rows_without_pandas`). A row with the messages of a conversation replaces the
   message that vLLM's client makes of a prompt.
+* Recorded arrivals: vLLM's sending loop gets times from rows with texts (:func:`take_times_from_rows`).
 * Prompts with common prefixes: their requests get ids (:func:`number_prefix_requests`).
 * The chat route: the first event of a response has the role and no token, so the client leaves it out.
 * Start: processes that share a load wait for each other. In a closed loop each waits before its first measured request: start times are
@@ -205,8 +206,8 @@ def request_function(
     return send_one
 
 
-def read_rows_without_pandas(conversations: Conversations) -> None:
-    """Read the file of vLLM's dataset ``custom`` line by line, in its order.
+def read_rows_without_pandas(conversations: Conversations) -> Any:
+    """Read the file of vLLM's dataset ``custom`` line by line, in its order; return the class that does so.
 
     vLLM's own method needs pandas, which vLLM does not install (only its extra ``bench`` does), and takes prompts of digits for numbers.
 
@@ -231,6 +232,23 @@ def read_rows_without_pandas(conversations: Conversations) -> None:
 
     # get_samples looks the class up by its name in its own module.
     sys.modules[datasets.CustomDataset.__module__].CustomDataset = Rows  # type: ignore[attr-defined]
+    return Rows
+
+
+def take_times_from_rows(rows: Any) -> None:
+    """Replace vLLM's dataset ``timed_trace``, whose prompts are random, by ``rows`` of a file with texts and times of arrivals."""
+
+    class Timed:
+        def __init__(self, dataset_path: str, **_: Any) -> None:
+            self.rows = rows(dataset_path=dataset_path, disable_shuffle=True)
+
+        def sample(self, num_requests: int, tokenizer: Any, request_id_prefix: str = "") -> Any:
+            named = {"num_requests": num_requests, "request_id_prefix": request_id_prefix}
+            requests = self.rows.sample(tokenizer=tokenizer, output_len=-1, skip_chat_template=True, **named)
+            moments = [row["timestamp"] for row in self.rows.data]
+            return [dataclasses.replace(request, timestamp=moment) for request, moment in zip(requests, moments, strict=False)]
+
+    sys.modules[rows.__base__.__module__].TimedTrace = Timed  # type: ignore[attr-defined]
 
 
 def number_prefix_requests() -> None:
@@ -261,12 +279,14 @@ def main(argv: list[str]) -> Any:
     conversations: Conversations = {}
     pace = Pace(int(argv[argv.index("--max-concurrency") + 1]), **load) if load else None
     unsent = table.RequestFuncOutput if load else None
-    table.ASYNC_REQUEST_FUNCS[BACKEND] = request_function(
-        send, descriptor, warmup, last_warmup, pace, unsent, conversations if chat else None
-    )
+    own = request_function(send, descriptor, warmup, last_warmup, pace, unsent, conversations if chat else None)
+    table.ASYNC_REQUEST_FUNCS[BACKEND] = own
     table.OPENAI_COMPATIBLE_BACKENDS.append(BACKEND)  # for sampling parameters
     if ("--dataset-name", "custom") in itertools.pairwise(argv):
         read_rows_without_pandas(conversations)
+    if ("--dataset-name", "timed_trace") in itertools.pairwise(argv):
+        table.ASYNC_REQUEST_FUNCS["openai"] = own  # the only name that vLLM's client allows here
+        take_times_from_rows(read_rows_without_pandas(conversations))
     if ("--dataset-name", "prefix_repetition") in itertools.pairwise(argv):
         number_prefix_requests()
     from vllm.entrypoints.cli.main import main as vllm

@@ -145,8 +145,8 @@ def bench(
         prompts: file with the rows of a data set that this process sends.
     """
     return [
-        # The request function "servemark" is that of bench_client.py.
-        *(python, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve", "--backend", "servemark"),
+        # The request function is that of bench_client.py.
+        *(python, str(IN_MODEL_ENV / "bench_client.py"), "bench", "serve", "--backend", point.prompts.backend),
         *("--base-url", url, "--endpoint", ROUTES[point.api], "--model", served_name, "--tokenizer", tokenizer),
         *point.prompts.client_arguments(),
         *(("--dataset-path", prompts) if prompts else ()),

@@ -142,7 +142,13 @@ def refused_options(given: Mapping[str, Any], points: Iterable[LoadPoint], check
     found = [*vllm_options.faults(without_workload(given), serve, check.vllm, lambda name: bool(refusal(name, SERVE_OPTIONS)))]
     if wrong := vllm_options.missing_file(given):
         found.append(wrong)
-    sentences = [f"options.{fault.option}: {_found(given, fault)}{fault.sentence()}" for fault in found]
+    timed = sorted({point.workload for point in points if point.prompts.backend != "servemark"})
+    sentences = [
+        f"workloads.{name}.dataset.arrivals: the client of vLLM {check.vllm} sends no requests at recorded times."
+        for name in timed
+        if own and "self-timed" not in own
+    ]
+    sentences += [f"options.{fault.option}: {_found(given, fault)}{fault.sentence()}" for fault in found]
     for workload, client in {point.workload: point.client_options for point in points}.items():
         faults = vllm_options.faults(client, own, check.vllm, lambda name: bool(refusal(name, CLIENT_OPTIONS)))
         sentences += [f"workloads.{workload}.client_options.{fault.option}: {_found(client, fault)}{fault.sentence()}" for fault in faults]

@@ -66,6 +66,12 @@ def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: To
             do=f"Set `api: chat` in workloads.{load.workload}.",
             reason="dataset_refused",
         )
+    if prompts.timed and load.requests > dataset.rows:
+        raise PlanRefused(
+            f"{load.name} has {load.requests} requests, and {dataset.source.path} has {dataset.rows} arrivals.",
+            do=f"Set fewer `requests` or a shorter `duration` in workloads.{load.workload}.",
+            reason="dataset_refused",
+        )
     found: dict[str, Any] = {"sha256": dataset.sha256, "rows": dataset.rows}
     if prompts.recorded:
         found |= _recorded(load, dataset, counts)

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
@@ -32,6 +33,12 @@ class DatasetSource(Strict):
         default=None, description="subset (configuration) of the dataset of the hub; default: the only one, or its default"
     )
     column: str | None = Field(default=None, description="column with the prompts, text or a list of messages; default: `prompt`")
+
+    arrivals: Literal["recorded"] | None = Field(
+        default=None,
+        description="`recorded`: each row of the `file` has a `timestamp` (seconds), and requests keep this order and rhythm, stretched to "
+        "`request_rate`. Default: Poisson arrivals in a random order",
+    )
 
     @property
     def kind(self) -> str:
@@ -89,6 +96,7 @@ class Dataset(Record):
     bytes: int
     rows: int
     conversations: int = Field(default=0, description="rows with `messages`, which only `api: chat` can send")
+    arrivals_per_s: float | None = Field(default=None, description="mean rate of the recorded arrivals, requests/s; null: no `arrivals`")
     responses: str | None = Field(
         default=None, description="staged file with the recorded responses; null: `output_tokens: recorded` does not need them"
     )

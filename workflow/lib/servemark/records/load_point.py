@@ -26,6 +26,11 @@ class Prompts(Strict):
     input_tokens: Count
     output_tokens: Count
 
+    @property
+    def backend(self) -> str:
+        """The name under which the client finds servemark's request function."""
+        return "servemark"
+
     @abstractmethod
     def client_arguments(self) -> list[str]:
         """Return the arguments of ``vllm bench serve`` that select these prompts and the lengths of their outputs."""
@@ -77,6 +82,7 @@ class StagedPrompts(Prompts):
     )
     rows: int = Field(default=0, description="rows of the staged file; 0 before planning")
     recorded: bool = Field(default=False, description="each output has the length that its row states")
+    timed: bool = Field(default=False, description="rows are sent in their order and rhythm, stretched to the request rate")
     input_tokens: Count = Field(default=1, description="tokens of the longest prompt; 1 before planning")
     output_tokens: Count = Field(description="output length, tokens; of recorded lengths: the longest")
 
@@ -84,11 +90,18 @@ class StagedPrompts(Prompts):
         """Return the prompts as the configuration has them, without digest and lengths of the dataset."""
         # No limit of the output then shortens the warm-ups.
         output_tokens = MOST if self.recorded else self.output_tokens
-        return StagedPrompts(dataset=self.dataset, name=self.name, recorded=self.recorded, output_tokens=output_tokens)
+        return StagedPrompts(dataset=self.dataset, name=self.name, recorded=self.recorded, timed=self.timed, output_tokens=output_tokens)
 
     def client_arguments(self) -> list[str]:
+        if self.timed:
+            return ["--dataset-name", "timed_trace"]
         # Each process has a file of its own rows, in their order; -1 takes the output length of each row.
         return ["--dataset-name", "custom", "--disable-shuffle", "--skip-chat-template", "--custom-output-len", "-1"]
+
+    @property
+    def backend(self) -> str:
+        # vLLM's client allows its dataset with times for this name only (benchmarks/serve.py, 0.32.0).
+        return "openai" if self.timed else super().backend
 
     @property
     def dataset_sha256(self) -> str:
@@ -100,6 +113,8 @@ class StagedPrompts(Prompts):
             "dataset": self.dataset,
             "sha256": self.sha256,
             "output_tokens": "recorded" if self.recorded else self.output_tokens,
+            # A default is left out, so ledger keys stay the same.
+            **({"arrivals": "recorded"} if self.timed else {}),
         }
 
     def expected_input_tokens(self, request: int) -> int | None:

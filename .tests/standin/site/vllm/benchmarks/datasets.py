@@ -12,6 +12,7 @@ class SampleRequest:
     prompt: str
     expected_output_len: int
     request_id: str | None = None
+    timestamp: float | None = None
 
 
 class PrefixRepetitionRandomDataset:
@@ -43,3 +44,11 @@ class CustomDataset:
     def load_data(self):
         with open(self.dataset_path) as stream:
             self.data = list(map(json.loads, stream))
+
+    def sample(self, tokenizer, num_requests, request_id_prefix="", **_):
+        rows = self.data[:num_requests]
+        return [SampleRequest(row["prompt"], row["output_tokens"], f"{request_id_prefix}{number}") for number, row in enumerate(rows)]
+
+
+class TimedTrace:
+    """vLLM's class makes its own prompts, so servemark replaces it."""
