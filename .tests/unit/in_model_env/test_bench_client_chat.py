@@ -32,7 +32,7 @@ def sent(conversations) -> list[Request]:
 
     async def send(request, session, pbar):
         found.append(request)
-        return SimpleNamespace(success=True)
+        return SimpleNamespace(success=True, ttft=0.5, itl=[0.1, 0.2], latency=9.0)
 
     async def benchmark():
         function = bench_client.request_function(send, None, {"tokens": 7, "shared": 0.0}, None, conversations=conversations)
@@ -127,6 +127,15 @@ def test_requests_of_groups_get_ids(monkeypatch):
     sys.modules["vllm.benchmarks"].datasets = module
     bench_client.number_prefix_requests()
     assert module.PrefixRepetitionRandomDataset().sample(2, request_id_prefix="b-") == [Sample("p0", "b-0"), Sample("p1", "b-1")]
+
+
+@pytest.mark.parametrize(("conversations", "latency"), [({}, 0.8), (None, 9.0)])
+def test_chat_response_ends_with_its_last_token(conversations, latency):
+    async def send(request, session, pbar):
+        return SimpleNamespace(success=True, ttft=0.5, itl=[0.1, 0.2], latency=9.0)
+
+    function = bench_client.request_function(send, None, None, None, conversations=conversations)
+    assert asyncio.run(function(Request("text", 9, "id"), None)).latency == pytest.approx(latency)
 
 
 def event(delta: dict) -> bytes:

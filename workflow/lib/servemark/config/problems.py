@@ -17,7 +17,7 @@ from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
 from servemark.config.search import FORMS, CountRange, CountSearch
 from servemark.config.slo import Limits, Slo
 from servemark.config.topology import AskedTopology
-from servemark.config.workload import CHOICES, KINDS, Load
+from servemark.config.workload import CHOICES, KINDS, Load, PrefixGroups
 from servemark.errors import ConfigError
 from servemark.measurement.thresholds import Verdict
 from servemark.records import DatasetSource
@@ -128,6 +128,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("deployments", "NAME", "topology"): AskedTopology,
     ("workloads", "NAME"): KINDS["random"],
     ("workloads", "NAME", "dataset"): DatasetSource,
+    ("workloads", "NAME", "dataset", "prefix"): PrefixGroups,
     ("verdict",): Verdict,
     ("timeouts",): Timeouts,
     ("prices",): Prices,

@@ -199,6 +199,8 @@ def request_function(
         output = await send(request_func_input, in_whole_events(session, chat=conversations is not None), pbar)
         if not output.success:  # vLLM sets 0, but a load may end with a failed request
             output.latency = time.perf_counter() - output.start_time
+        elif conversations is not None:  # an older client may count the event with the usage, which has no token
+            output.latency = output.ttft + sum(output.itl)
         if not measured and next(ended) == last_warmup:
             await wait()
         return output
