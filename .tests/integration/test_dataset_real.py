@@ -64,6 +64,7 @@ def test_prompt_file_is_served_and_archived(real):
         "talk-c2-r1": 27,
         "made-c2-r1": 16,
         "groups-c2-r1": 16,
+        "trace-q1-r1": 9,
     }
     assert {row["verdict"] for row in rows.values()} <= {"VALID", "SUSPECT"}
     raw = real.record("deployments/a/points/mine-c4-r1.requests.json")

@@ -217,3 +217,11 @@ def test_prompt_file_is_read_and_named_with_its_key(checkout, capsys, rows, stat
     lines = [line for line in capsys.readouterr().out.splitlines() if "workloads.w.dataset.file: " in line]
     assert len(lines) == 1 and lines[0].startswith(state)
     assert rows is not None or str(Path("mine.jsonl").absolute()) in lines[0]
+
+
+def test_dataset_of_the_hub_is_not_checked(checkout, capsys):
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu")
+    Path("my.yaml").write_text(text.replace("dataset: random, input_tokens: 8", f"dataset: {{hf: org/name@{'1' * 40}}}"))
+    assert cli.main(["check", "my.yaml"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "workloads.w.dataset.hf: " in line]
+    assert line.startswith("not checked")

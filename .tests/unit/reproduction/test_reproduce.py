@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,5 @@ def test_prompts_of_a_user_are_named_with_their_digest():
     archived = Archived(RunRecords(), "", {"datasets/prompts-1/dataset.json": json.dumps(record).encode(), "config.json": b"{}"})
     (note,) = configuration._datasets(archived)
     assert "mine.jsonl" in note and "c740e810d3d1" in note and "107 rows" in note
+    of_hub = json.dumps(record | {"source": {"hf": "org/name@" + "1" * 40}}).encode()
+    assert list(configuration._datasets(replace(archived, files={"datasets/name-1/dataset.json": of_hub}))) == [], "it is fetched again"
