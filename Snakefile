@@ -30,6 +30,7 @@ pathvars:
 
 
 wildcard_constraints:
+    check=CHECK,
     dataset=NAME,
     deployment=START,
     environment=NAME,

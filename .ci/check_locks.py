@@ -21,7 +21,7 @@ from servemark.environments import lockfiles
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
-LISTS = ("workflow", "test", *lockfiles.NAMES)
+LISTS = ("workflow", "test", "accuracy", *lockfiles.NAMES)
 UV = [str(ENVS / "uv"), "--quiet", "--no-python-downloads"]
 ENTRY = re.compile(r"^(?P<pin>[\w.-]+==\S+).*\\\n(?P<hashes>(?:\s+--hash=.*\n)+)", re.MULTILINE)
 
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> str:
 
 def targets(name: str) -> list[tuple[str, str]]:
     """Return (platform, Python) of every machine and interpreter, as uv spells them."""
-    lock = (lockfiles.table(ENVS) | lockfiles.of_setup(ENVS))[name]
+    lock = (lockfiles.table(ENVS) | lockfiles.of_setup(ENVS) | {"accuracy": lockfiles.accuracy(ENVS)})[name]
     spelled = [f"{machine}-manylinux_{lock.glibc[0]}_{lock.glibc[1]}" for machine in lock.machines]
     return [(platform, f"{major}.{minor}") for platform in spelled for major, minor in lock.pythons]
 

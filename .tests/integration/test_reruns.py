@@ -146,6 +146,7 @@ FORETOLD = {
 """Rows whose jobs Snakemake can tell without running them, and their variants."""
 
 ELSEWHERE = {
+    "checks": "test_low_accuracy_makes_points_suspect_and_failed_check_runs_alone_again",
     "nothing": "test_first_run_measures_all_and_second_does_nothing",
     "failure": "test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap",
     "record": "test_deleted_record_is_restored_from_ledger",

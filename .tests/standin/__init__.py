@@ -41,3 +41,14 @@ def install(packages: Path) -> None:
         metadata = packages / f"{name}-{VERSION}.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\nSummary: servemark stand-in\n")
+
+
+def make_lm_eval(directory: Path) -> Path:
+    """Make an environment prefix whose ``bin/python`` finds a stand-in of lm-eval, and nothing else."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory), "platbase": str(directory)}))
+    shutil.copytree(Path(__file__).with_name("lm_eval"), packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    metadata = packages / f"lm_eval-{VERSION}.dist-info" / "METADATA"
+    metadata.parent.mkdir(exist_ok=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: lm_eval\nVersion: {VERSION}\nSummary: servemark stand-in\n")
+    return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(workflow.basedir, folder)) for folder in ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")]
 
-from servemark.config import field_types
+from servemark.config import checks, field_types
 from servemark.config.load import refuse_unreadable
 from servemark.exports import FORMATS
 from servemark.run import code_digest, main_process, scheduled
@@ -17,6 +17,7 @@ from snakemake_executor_plugin_slurm_guarded import quoting
 shutil.rmtree(workflow.snakemake_tmp_dir, ignore_errors=True)
 
 NAME = field_types.NAME_PATTERN.strip("^$")
+CHECK = checks.CHECK_PATTERN.strip("^$")
 # One start of a deployment.
 START = rf"{NAME}(\+[0-9]+)?"
 

@@ -173,12 +173,36 @@ rule search:
         "../scripts/search.py"
 
 
+rule check_accuracy:
+    """Run one accuracy check with lm-eval on the live server, or take it from the ledger."""
+    input:
+        ready=ancient("<run>/deployments/{deployment}/ready.json"),
+        predecessor=ancient(predecessor_of_check),
+        plan="<run>/deployments/{deployment}/plan.json",
+        environment="<run>/accuracy/environment.json",
+        settings=ancient(settings()),
+    output:
+        accuracy="<run>/deployments/{deployment}/checks/{check}/accuracy.json",
+    log:
+        "<logs>/check_accuracy/{deployment}/{check}.log",
+    benchmark:
+        "<benchmarks>/check_accuracy/{deployment}/{check}.tsv"
+    priority: 47
+    group:
+        ALLOCATION
+    params:
+        code=code_of("check_accuracy"),
+    script:
+        "../scripts/check_accuracy.py"
+
+
 rule stop_deployment:
     """Stop server and cluster; verify that no process is left; record how each process ended."""
     input:
         ready=ancient("<run>/deployments/{deployment}/ready.json"),
         points=points_of,
         searches=searches_of,
+        checks=checks_of,
         plan="<run>/deployments/{deployment}/plan.json",
         settings=ancient(settings()),
     output:

@@ -54,6 +54,32 @@ rule build_environment:
         "../scripts/build_environment.py"
 
 
+rule build_accuracy_environment:
+    """Build the environment of lm-eval from its lock file, once for all runs; only if a deployment has accuracy checks."""
+    input:
+        sources="envs/accuracy.lock",
+        hardware="<run>/hardware.json",
+        settings=ancient(settings()),
+    output:
+        environment="<run>/accuracy/environment.json",
+    log:
+        "<logs>/build_accuracy_environment.log",
+    benchmark:
+        "<benchmarks>/build_accuracy_environment.tsv"
+    localrule: runs_on_login(experiment.config.cluster and experiment.config.cluster.build_on)
+    resources:
+        **small_job_site("build_environment"),
+        runtime=small_job_resource("build_environment", "runtime"),
+        gres=small_job_resource("build_environment", "gres"),
+        cpus_per_task=small_job_resource("build_environment", "cpus_per_task"),
+        mem_mb=small_job_resource("build_environment", "mem_mb"),
+        slurm_exclusive=small_job_resource("build_environment", "slurm_exclusive"),
+    params:
+        code=code_of("build_accuracy_environment"),
+    script:
+        "../scripts/build_accuracy_environment.py"
+
+
 rule check_environment:
     """Check the environment on the machine that will run it: imports, versions, server options."""
     input:

@@ -2,10 +2,10 @@
 
 import os
 
-from servemark.config import paths, restarts, searches
+from servemark.config import asked_checks, paths, restarts, searches
 from servemark.config.workload import StagedWorkload
 from servemark.environments import lockfiles, own_lock
-from servemark.measurement import contents, slo
+from servemark.measurement import accuracy, contents, slo
 from servemark.records import StagedPrompts
 from servemark.records.restarts import configured
 from servemark.variables import passed_on
@@ -75,6 +75,20 @@ def search_paths(deployment):
     return [f"<run>/deployments/{deployment}/searches/{one.workload}/search.json" for one in experiment.searches[deployment]]
 
 
+def check_paths(deployment):
+    """Return the records of a deployment's accuracy checks, in their order."""
+    return [f"<run>/deployments/{deployment}/checks/{name}/accuracy.json" for name in checks_by_name(deployment)]
+
+
+def checks_by_name(deployment):
+    return restarts.deployment_of(experiment.config, deployment).checks
+
+
+def checked_deployments():
+    """Return the deployments with accuracy checks."""
+    return [deployment for deployment in experiment.points if checks_by_name(deployment)]
+
+
 def environment_parameters(wildcards):
     # Where the wheels are does not change the environment, because their hashes are locked.
     return experiment.config.environments[wildcards.environment].model_dump(mode="json", exclude={"wheels"})
@@ -125,8 +139,10 @@ def deployment_parameters(wildcards):
     choice = experiment.choices.get(configured(wildcards.deployment))
     # Without a choice no further keys: changed parameters would plan the deployments of every finished run again.
     automatic = {"choice": choice.model_dump(mode="json"), "ledger": str(experiment.config.ledger_folder)} if choice else {}
+    checks = asked_checks.asked(experiment.config, wildcards.deployment)
+    automatic |= {"checks": [one.model_dump(mode="json") for one in checks]} if checks else {}
     return automatic | {
-        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache", "options_file"}),
+        "deployment": deployment.model_dump(mode="json", exclude={"port", "compile_cache", "options_file", "checks"}),
         "points": [point.model_dump(mode="json") for point in experiment.points[wildcards.deployment]],
         "searches": [one.model_dump(mode="json") for one in experiment.searches[wildcards.deployment]],
         "ends": [point.model_dump(mode="json") for point in searches.ends(experiment.config, wildcards.deployment)],
@@ -156,6 +172,17 @@ def predecessor_of_search(wildcards):
     return [*point_paths(wildcards.deployment)[-1:], *search_paths(wildcards.deployment)[:before]][-1:]
 
 
+def predecessor_of_check(wildcards):
+    """Return the record of the previous check, or of the last search or load point: checks come last."""
+    name = wildcards.deployment
+    before = list(checks_by_name(name)).index(wildcards.check)
+    return [*point_paths(name)[-1:], *search_paths(name)[-1:], *check_paths(name)[:before]][-1:]
+
+
+def checks_of(wildcards):
+    return check_paths(wildcards.deployment)
+
+
 def searches_of(wildcards):
     return search_paths(wildcards.deployment)
 
@@ -174,6 +201,7 @@ def records_of_the_run(wildcards):
     """Return every record and raw result. As targets, missing ones are made again; as inputs, Snakemake ignores them if outputs exist."""
     points = [path for deployment in experiment.points for path in point_paths(deployment)]
     trials = [path for deployment in experiment.points for path in search_paths(deployment)]
+    checks = [path for deployment in experiment.points for path in check_paths(deployment)]
     return [
         "<run>/hardware.json",
         "<run>/plans.json",
@@ -188,5 +216,7 @@ def records_of_the_run(wildcards):
         *per_deployment("<run>/deployments/{deployment}/accounting.json"),
         *points,
         *trials,
+        *checks,
+        *(["<run>/accuracy.csv"] if checks else []),
         *[path.replace(".json", ".requests.json") for path in points],
     ]

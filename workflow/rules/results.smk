@@ -35,12 +35,14 @@ rule collect_measurements:
             labels={"what": "all measurements"},
         ),
         parquet="<run>/measurements.parquet",
+        accuracy=["<run>/accuracy.csv"] if checked_deployments() else [],
     log:
         "<logs>/collect_measurements.log",
     benchmark:
         "<benchmarks>/collect_measurements.tsv"
     localrule: True
     params:
+        **({"minima": accuracy.minima(experiment.config.model_dump(include={"deployments"}))} if checked_deployments() else {}),
         code=code_of("collect_measurements"),
         max_repetition_spread=experiment.config.verdict.max_repetition_spread,
         slo=slo.targets(experiment.config.model_dump(include={"slo", "workloads"})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from builders.deployed import planned_point
 from builders.launching import NODE, plan
 from builders.loads import UnevenPrompts, load
 from servemark.launch import command_lines, random_weights
+from servemark.records import AskedCheck
 
 
 @pytest.mark.parametrize(
@@ -143,3 +145,33 @@ def test_command_line_of_the_client(changes, expected):
     assert (told["--dataset-name"], told["--random-input-len"], told["--random-output-len"]) == ("random", "8", "5")
     assert (told["--result-dir"], told["--result-filename"]) == ("points", ".raw.json.draft")
     assert "--ignore-eos" in argv and "--save-detailed" in argv
+
+
+def asked(**changes) -> AskedCheck:
+    return AskedCheck(**{"name": "gsm8k", "limit": 200, "lock": "a" * 64, **changes})
+
+
+def lm_eval(check: AskedCheck, **changes) -> list[str]:
+    return command_lines.lm_eval("/lm/bin/python", "http://n1:8000", "tiny", "/m, x", plan(**changes), check, "/r/draft/lm-eval.json")
+
+
+def test_lm_eval_asks_the_endpoint_with_the_models_tokenizer():
+    argv = lm_eval(asked(shots=0, chat_template=True), options={"trust-remote-code": True})
+    options = dict(pairwise(argv))
+    model = json.loads(options["--model_args"])
+    assert (model["base_url"], model["model"], model["tokenizer"]) == ("http://n1:8000/v1/completions", "tiny", "/m, x")
+    assert (model["tokenizer_backend"], model["trust_remote_code"]) == ("huggingface", True)
+    assert (options["--tasks"], options["--limit"], options["--num_fewshot"]) == ("gsm8k", "200", "0")
+    assert "--apply_chat_template" in argv and "--include_path" not in argv and argv[2] == "/r/draft"
+
+
+def test_lm_eval_runs_in_the_folder_of_a_users_task(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    argv = lm_eval(asked(task="tasks/mine.yaml"))
+    options = dict(pairwise(argv))
+    assert argv[2] == options["--include_path"] == f"{tmp_path}/tasks" and options["--tasks"] == f"{tmp_path}/tasks/mine.yaml"
+    assert not {"--num_fewshot", "--apply_chat_template"} & set(argv)
+
+
+def test_lm_evals_command_line_holds_no_secret():
+    assert not [word for word in lm_eval(asked()) if "key" in word.lower()]

@@ -11,6 +11,7 @@ from builders.archived_run import ArchivedRun
 from builders.loads import at_load
 from builders.report_document import Document
 from servemark.measurement.reasons import TABLE
+from servemark.records import Accuracy, Failure, PlannedCheck
 from servemark.report import comparison, formatting, gather, page, starting, views
 from servemark.report.gaps import gaps
 from servemark.report.page import render
@@ -123,3 +124,22 @@ def test_every_table_has_caption_and_header_scope(troubled):
     assert all(attributes.get("tabindex") == "0" and attributes["aria-label"] for attributes in regions)
     labels = [attributes["aria-label"] for attributes in regions]
     assert len(labels) == len(set(labels)), "each region has its own label"
+
+
+def test_accuracy_checks_are_shown_with_their_minimum_and_gap():
+    data = report_data.demo()
+    check = PlannedCheck(name="gsm8k", limit=200, lock="a" * 64, key="b" * 64)
+    done = Accuracy(deployment="plain", check=check, key_parts={}, metric="acc,none", value=0.85, stderr=0.025, samples=200)
+    failure = Failure(stage="check_accuracy", reason="accuracy_data_unreachable", detail="No network.")
+    lost = Accuracy(deployment="plain", check=check.model_copy(update={"name": "arc_easy"}), key_parts={}, failure=failure)
+    deployments = {**data.config["deployments"], "plain": {"checks": {"gsm8k": {"min": 0.9}, "arc_easy": {"min": 0.5}}}}
+    data = replace(data, accuracy={"plain": [done, lost]}, config={**data.config, "deployments": deployments})
+    shown = Document(render(data, bundle=""))
+    assert ["plain", "gsm8k", "acc,none", "0.850", "0.0250", "0.900", "no", "200"] in [list(row) for row in shown.cells("accuracy")]
+    (gap,) = [gap for gap in gaps(data) if gap.failure.reason == "accuracy_data_unreachable"]
+    assert gap.points == ["accuracy check arc_easy"]
+
+
+def test_report_without_accuracy_checks_has_no_such_section(demo):
+    assert "accuracy" not in page.content(report_data.demo()).block
+    assert "accuracy" not in {attributes.get("id") for _, attributes in demo.tags}

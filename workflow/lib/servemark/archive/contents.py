@@ -11,7 +11,9 @@ from servemark.config.load import read_resolved
 from servemark.config.workload import StagedWorkload
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
-from servemark.records import Dataset, Environment, Search, StagedPrompts, read_with_trials
+from servemark.measurement.accuracy import RECORD, RESULT
+from servemark.records import Accuracy, Dataset, Environment, Search, StagedPrompts, read_with_trials
+from servemark.report import accuracies
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 from servemark.weights import hub_token
@@ -47,6 +49,13 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
         for load in plan.loads
         for suffix in (".json", ".requests.json")
     } | {run_folder / Search.path_name(plan.deployment, search.workload) for plan in plans for search in plan.searches}
+    planned |= {
+        Accuracy.path(run_folder / "deployments" / plan.deployment, check.name).with_name(name)
+        for plan in plans
+        for check in plan.checks
+        for name in (RECORD, RESULT)
+    }
+    checked = any(plan.checks for plan in plans)
     exports = json.loads((run_folder / "config.json").read_text()).get("exports", ()) if (run_folder / "exports").is_dir() else ()
     for path in sorted(run_folder.rglob("*")):
         inside = path.relative_to(run_folder)
@@ -58,12 +67,14 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
             continue
         if inside.parts[0] == "datasets" and inside.parts[1] not in prompts:
             continue
-        if inside.parts[0] != "deployments" or inside.parts[2:3] not in (("points",), ("searches",)) or path in planned:
+        if inside.parts[0] in ("accuracy", accuracies.CSV) and not checked:
+            continue
+        if inside.parts[0] != "deployments" or inside.parts[2:3] not in (("points",), ("searches",), ("checks",)) or path in planned:
             files[inside.as_posix()] = path
     files |= {f"datasets/{name}/prompts.jsonl": Path(Dataset.read(run_folder / "datasets" / name / "dataset.json").path) for name in shared}
     # Environment "workflow" runs the workflow itself.
     made = [Environment.read(path) for path in sorted(run_folder.glob("environments/*/environment.json"))]
-    used = {*(one.lock for one in made), "workflow"}
+    used = {*(one.lock for one in made), "workflow", *(["accuracy"] if checked else [])}
     files |= {f"envs/own-{one.name}.lock": own for one in made if (own := Path(one.prefix) / OWN_LOCK).is_file()}
     for path in sorted(envs.rglob("*")):
         locks = path.suffix in (".lock", ".in")

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from servemark.config.after import Command, Exports
+from servemark.config.checks import Check, CheckName
 from servemark.config.cluster import Site
 from servemark.config.container import Container
 from servemark.config.field_types import (
@@ -126,6 +127,13 @@ class Deployment(Strict):
     variables: Variables = Field(default={}, description="environment variables of the server; no secrets")
     workloads: Annotated[tuple[Annotated[str, reference("workloads")], ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
         default=None, description="names under `workloads`, in the order they run; default all"
+    )
+    checks: dict[CheckName, Check] = Field(
+        default={},
+        # A configuration without checks has the text, and so the plan, of one before there were any.
+        exclude_if=lambda checks: not checks,
+        description="accuracy checks by name, which run on the live server after the load points: `gsm8k: {limit: 200, min: 0.90}`. The "
+        "name is that of a task of lm-eval (docs/how-to/accuracy.md)",
     )
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
     compile_cache: Literal["keep", "none"] = Field(

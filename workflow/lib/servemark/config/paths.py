@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from servemark.config.asked_checks import unreadable
 from servemark.config.container import Container
 from servemark.config.model import Config
 from servemark.config.problems import Loc, Problem, shortened
@@ -33,6 +34,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
             found.append(Problem(("models", name, "source"), fault))
         found += _template_faults(config, name, folder)
     found += _dataset_faults(config, run)
+    found += unreadable(config)
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
         python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
         if not described and not os.access(python, os.X_OK):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from servemark.config.checks import CHECK_PATTERN, Check
 from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
 from servemark.config.container import Container
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, SERVED_PATTERN, VARIABLE_PATTERN, nearest
@@ -29,6 +30,7 @@ _PATTERNS = {
     NAME_PATTERN: "lower-case letters, digits, dots and dashes, with a letter or digit first",
     RUN_PATTERN: "lower-case letters, digits, dots, dashes and underscores, with a letter or digit first",
     SERVED_PATTERN: "such as openai/gpt-oss-120b: letters, digits, and . _ - : within parts that a slash separates",
+    CHECK_PATTERN: "letters, digits, dots, dashes and underscores, with a letter or digit first",
     VARIABLE_PATTERN: "upper-case letters, digits and underscores",
     OPTION_PATTERN: "letters, digits and dashes",
     WORD_PATTERN: "one word",
@@ -126,6 +128,7 @@ _HOMES: dict[Loc, type[BaseModel]] = {
     ("environments", "NAME", "container"): Container,
     ("deployments", "NAME"): Deployment,
     ("deployments", "NAME", "topology"): AskedTopology,
+    ("deployments", "NAME", "checks", "NAME"): Check,
     ("workloads", "NAME"): KINDS["random"],
     ("workloads", "NAME", "dataset"): DatasetSource,
     ("workloads", "NAME", "dataset", "prefix"): PrefixGroups,
@@ -147,6 +150,8 @@ _HOMES: dict[Loc, type[BaseModel]] = {
 
 def _pattern(loc: Loc) -> Loc:
     """Return the place with NAME in place of a name that the user chose, or of a number in a list."""
+    if loc[:1] == ("deployments",) and loc[2:3] == ("checks",) and len(loc) > 3:
+        return ("deployments", "NAME", "checks", "NAME", *loc[4:])
     return (loc[0], "NAME", *loc[2:]) if len(loc) > 1 and loc[0] in {home[0] for home in _HOMES if home[1:2] == ("NAME",)} else loc
 
 

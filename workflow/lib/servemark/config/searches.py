@@ -7,6 +7,7 @@ from typing import Literal
 from servemark.config.expand import client_cpus, points, workload_names, workload_points
 from servemark.config.model import Config
 from servemark.config.problems import Problem
+from servemark.config.restarts import deployment_of
 from servemark.config.search import Range
 from servemark.config.workload import Load
 from servemark.measurement import slo, steady
@@ -37,8 +38,8 @@ def ends(config: Config, start: str) -> tuple[LoadPoint, ...]:
 
 
 def most_points(config: Config, start: str) -> int:
-    """Return the load points of one start of a deployment, with the most trials of its searches."""
-    return len(points(config, start)) + sum(one.trials for one in searches(config, start))
+    """Return the load points of one start of a deployment, with the most trials of its searches and its accuracy checks."""
+    return len(points(config, start)) + sum(one.trials for one in searches(config, start)) + len(deployment_of(config, start).checks)
 
 
 def targets(config: Config) -> dict[str, Targets]:

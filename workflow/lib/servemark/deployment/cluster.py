@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.deployment import attempts, executors, node_checks, telemetry
+from servemark.deployment import accuracy, attempts, executors, node_checks, telemetry
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, new_scratch, on_node
 from servemark.deployment.search import missing_trials
@@ -18,6 +18,7 @@ from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
 from servemark.files.content import Hashes
 from servemark.measurement import contents
+from servemark.measurement.accuracy import Checks
 from servemark.measurement.ledger import Ledger
 from servemark.nodes import allocation
 from servemark.nodes.survey import Spec, kill
@@ -44,7 +45,12 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     replay = Cluster(deployment=plan.deployment, replay=True)
 
     def complete() -> bool:
-        return not hold and not ledger.missing(keys) and not missing_trials(here.config, plan, ledger)
+        return (
+            not hold
+            and not ledger.missing(keys)
+            and not missing_trials(here.config, plan, ledger)
+            and not accuracy.missing(plan, Checks(ledger.root))
+        )
 
     if complete():
         progress.say(f"all {len(keys)} points are in the ledger: nothing is started")

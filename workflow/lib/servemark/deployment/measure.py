@@ -30,7 +30,6 @@ from servemark.nodes import allocation
 from servemark.records import (
     Fabric,
     Failure,
-    LoadPoint,
     Measurement,
     PlannedPoint,
     Ready,
@@ -72,7 +71,7 @@ class Measuring:
             return found
         for warning in self.ledger.warnings:
             self.here.progress.say(f"warning: {warning}")
-        ready, failure = self._live(ready_path)
+        ready, failure = self.live(ready_path)
         if ready is None or failure:
             record = self._lost(point, failure)
             why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/{supervisor.LOG}"
@@ -107,7 +106,7 @@ class Measuring:
         stored.copy_raw(raw_path)
         return record.model_copy(update={"raw": raw_path.name})
 
-    def _live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
+    def live(self, ready_path: Path) -> tuple[Ready | None, Failure | None]:
         """Return the live record if the deployment is up, and the failure that prevents the measurement, if any."""
         ready = Ready.read(ready_path)
         if ready.replay or ready.failure or ready.attempt is None:
@@ -152,14 +151,7 @@ class Measuring:
 
     def _lost(self, point: PlannedPoint, failure: Failure | None) -> Measurement:
         attempt = attempts.latest(self.here.deployment)
-        failure = failure or Failure(
-            stage=STAGE,
-            reason="deployment_gone",
-            detail="The deployment ended before this point was measured.",
-            log=str(supervisor.own_file(attempt, supervisor.STATE)) if attempt else None,
-            remedy="Rerun the same command: servemark measures the missing points then.",
-        )
-        return verdict.not_measured(self._record(point, attempt), failure)
+        return verdict.not_measured(self._record(point, attempt), failure or gone(attempt, "this point was measured"))
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
         """Run the client and judge its results. If a server died or hung, end the deployment and record the failure for later points."""
@@ -188,7 +180,7 @@ class Measuring:
         server.settle()
         with open(attempt / DURATIONS, "a") as stream:
             stream.write(f"{result.seconds:.1f}\n")
-        died = _death(attempt, server)
+        died = death(attempt, server)
         after = _counted(scrapes) if died is None and before else {}
         replicas = {server.daemon: server.replica for server in ready.servers}
         counted = (
@@ -215,7 +207,7 @@ class Measuring:
         checked = Fabric.read_or_none(attempt / fabric.KEPT)
         facts = replace(facts, telemetry=sampled, slow_transport=checked.slow if checked else None)
         judgement = verdict.judge(results, load, here.config.verdict, facts)
-        failure = self._end_deployment(attempt, load, facts, server.blamed)
+        failure = self.end_deployment(attempt, load.name, facts, server.blamed)
         here.check()
         if draft.exists():
             draft.replace(raw_path)
@@ -241,9 +233,10 @@ class Measuring:
         )
         return verdict.judged(record, judgement)
 
-    def _end_deployment(self, attempt: Path, point: LoadPoint, facts: ServerFacts, blamed: str) -> Failure | None:
+    def end_deployment(self, attempt: Path, point: str, facts: ServerFacts, blamed: str) -> Failure | None:
+        """End the deployment if a server died or hung during ``point``, and return the failure for later points."""
         if facts.died:
-            what = f"The server died during {point.name}: {facts.died}"
+            what = f"The server died during {point}: {facts.died}"
             return self._died(attempt, attempts.explain_end(STAGE, attempt, attempts.first_to_end(attempt, blamed), what, "server_died"))
         if not facts.hung:
             return None
@@ -251,7 +244,7 @@ class Measuring:
         failure = Failure(
             stage=STAGE,
             reason="server_hung",
-            detail=f"The server hung during {point.name}: {facts.hung}.",
+            detail=f"The server hung during {point}: {facts.hung}.",
             log=daemon.log if daemon else None,
             remedy="Rerun the same command. If it hangs again, read the server's log. If it is only slow, raise timeouts.no_progress.",
         )
@@ -287,7 +280,14 @@ def _words(record: Measurement) -> str:
     return f"{record.verdict}, {record.output_throughput:,.0f} output tokens/s{ttft}{mark}"
 
 
-def _death(attempt: Path, server: ServerWatch) -> str | None:
+def gone(attempt: Path | None, before: str) -> Failure:
+    """Return the failure for a deployment that ended without one."""
+    log = str(supervisor.own_file(attempt, supervisor.STATE)) if attempt else None
+    detail, remedy = f"The deployment ended before {before}.", "Rerun the same command: servemark measures the missing points then."
+    return Failure(stage=STAGE, reason="deployment_gone", detail=detail, log=log, remedy=remedy)
+
+
+def death(attempt: Path, server: ServerWatch) -> str | None:
     """Return how the server died. The client may end before the watch detects that, because all its requests failed."""
     if server.same_processes:
         return server.died

@@ -141,6 +141,11 @@ def of_setup(envs: Path) -> dict[str, Lock]:
     return {lock.name: lock for lock in locks}
 
 
+def accuracy(envs: Path) -> Lock:
+    """Return the lock of the environment that runs lm-eval. No server runs in it."""
+    return Lock("accuracy", envs / "accuracy.lock", PYTHONS, ("x86_64", "aarch64"), (2, 28), wheels_gib=0.2, installed_gib=0.6)
+
+
 NAMES = tuple(sorted(table(Path())))
 
 

@@ -4,17 +4,21 @@ Every address requires the deployment's API key on every route: a server by the 
 its own check, which ``in_model_env/run_router.py`` turns on.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.launch import compile_cache, random_weights
-from servemark.records import LoadPoint, Node, Plan
+from servemark.records import AskedCheck, LoadPoint, Node, Plan
 from servemark.records.topology import ROUTER_POLICIES, PolicyName
 
 VLLM = "vllm.entrypoints.cli.main"
 # All traffic is inside the allocation. With a site's http_proxy, vLLM's client would send load and API key to the proxy.
 NO_PROXY = {"NO_PROXY": "*", "no_proxy": "*"}
+# Requests that lm-eval sends at once.
+ACCURACY_REQUESTS = 32
 # Longer than a client keeps an idle connection: vLLM's client 60 s (benchmarks/serve.py, 0.25.1 and 0.32.0), the router 50 s
 # (vllm-project/router, src/server.rs). vLLM's default is 5 s; a request sent while the server closes the connection fails.
 KEEP_ALIVE_S = 120
@@ -156,6 +160,36 @@ def bench(
         *("--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", name, "--disable-tqdm"),
         *option_arguments({"max-concurrency": point.concurrency, "request-rate": point.request_rate}),
         *option_arguments(point.client_options),
+    ]
+
+
+def lm_eval(python: str, url: str, served_name: str, tokenizer: str, plan: Plan, check: AskedCheck, output: str) -> list[str]:
+    """Return lm-eval for one accuracy check. It reads its API key from OPENAI_API_KEY.
+
+    Args:
+        url: of the endpoint.
+        tokenizer: the folder of the model. lm-eval counts tokens with it, and sends prompts as token ids.
+        output: path whose stem begins the names of lm-eval's files, ``STEM_TIME.json``.
+    """
+    model = {
+        "model": served_name,
+        "base_url": f"{url}/v1/completions",
+        "tokenizer_backend": "huggingface",
+        "tokenizer": tokenizer,
+        "num_concurrent": ACCURACY_REQUESTS,
+        "max_length": plan.estimate.max_model_len if plan.estimate else None,
+        "trust_remote_code": True if plan.options.get("trust-remote-code") else None,
+    }
+    folder = str(Path(check.task).absolute().parent) if check.task else str(Path(output).parent)
+    return [
+        *(python, str(IN_MODEL_ENV / "run_lm_eval.py"), folder, "--model", "local-completions"),
+        *("--model_args", json.dumps({name: value for name, value in model.items() if value is not None})),
+        *("--tasks", str(Path(check.task).absolute()) if check.task else check.name, "--limit", str(check.limit)),
+        *(("--include_path", folder) if check.task else ()),
+        *(() if check.shots is None else ("--num_fewshot", str(check.shots))),
+        *(("--apply_chat_template",) if check.chat_template else ()),
+        # With samples, lm-eval states the digest of the examples.
+        *("--output_path", output, "--log_samples"),
     ]
 
 

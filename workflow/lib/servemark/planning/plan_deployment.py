@@ -14,7 +14,7 @@ from servemark.environments.options import Fault
 from servemark.errors import PlanRefused
 from servemark.launch import random_weights
 from servemark.machine import visible_gpus
-from servemark.measurement import contents, key, measured_topologies
+from servemark.measurement import accuracy_key, contents, key, measured_topologies
 from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
@@ -22,11 +22,13 @@ from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
 from servemark.planning.software import require_software, turned_off
 from servemark.records import (
     Argument,
+    AskedCheck,
     EnvironmentCheck,
     Hardware,
     LoadPoint,
     Manifest,
     Plan,
+    PlannedCheck,
     PlannedPoint,
     PlannedSearch,
     Strict,
@@ -45,6 +47,7 @@ class DeploymentSpec(Strict):
         contents: path in options or variables -> sha256 of its content.
         served_name: None for the model's key in the configuration.
         searches, ends: the searches, and the load points at both ends of each: the plan allows for them and does not list them.
+        checks: the accuracy checks.
         choice: None unless the configuration has ``topology: auto``.
         ledger: folder of the finished measurements that are shown next to the choice; None without a choice.
     """
@@ -58,6 +61,7 @@ class DeploymentSpec(Strict):
     served_name: str | None = None
     searches: tuple[PlannedSearch, ...] = ()
     ends: tuple[LoadPoint, ...] = ()
+    checks: tuple[AskedCheck, ...] = ()
     choice: TopologyChoice | None = None
     ledger: str | None = None
 
@@ -128,6 +132,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
         warnings=(*kernels, *advise(demand).values(), *check.warnings),
         points=planned,
         searches=spec.searches,
+        checks=tuple(PlannedCheck(**one.model_dump(), key=accuracy_key.key(share, one)) for one in spec.checks),
         contents=spec.contents,
         key_format=key.FORMAT,
         key_parts=share,

@@ -4,6 +4,7 @@ Reading a record of another kind or version, or with unknown keys, is an error. 
 file exists.
 """
 
+from servemark.records.accuracy import Accuracy, AskedCheck, PlannedCheck
 from servemark.records.base import Failure, Record, RecordT, Strict, replacing, utc_now, write_atomically
 from servemark.records.choice import Topologies, TopologyChoice
 from servemark.records.comparison import ComparedMetric, ComparedPoint, ComparedSide, Comparison, Difference, GateResult, OneSided
@@ -55,7 +56,7 @@ from servemark.records.measurement import (
     Timeline,
 )
 from servemark.records.options import Argument
-from servemark.records.plan import Estimate, Plan, Plans, read_with_trials, record_files
+from servemark.records.plan import Estimate, Plan, Plans, accuracy_files, read_with_trials, record_files
 from servemark.records.search import PlannedPoint, PlannedSearch, Search, SearchTrial
 from servemark.records.steady import Steady, SteadyLatency
 from servemark.records.telemetry import GpuTelemetry, NodeTelemetry, Telemetry, TelemetryTimeline
@@ -64,13 +65,14 @@ from servemark.records.topology import Topology
 ALL_RECORDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, Record) and kind.KIND)
 
 __all__ = [
-    "ALL_RECORDS", "Accounting", "AnyPrompts", "Argument", "Check", "Cluster", "ComparedMetric", "ComparedPoint", "ComparedSide",
-    "Comparison", "Container", "DaemonState", "Dataset", "DatasetSource", "Difference", "Endpoint", "EndpointStatus", "EngineCounters",
-    "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu", "GpuTelemetry", "Hardware",
-    "Held", "Interface", "JobAccount", "KernelTools", "Lengths", "LoadPoint", "Manifest", "Measurement", "ModelFile", "Node",
-    "NodeTelemetry", "OneSided", "Part", "Plan", "PlannedPoint", "PlannedSearch", "Plans", "PrefixPrompts", "Prompts", "Published",
-    "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica", "ReplicaStartup", "RuntimeName", "Search",
-    "SearchTrial", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources", "StagedPrompts", "Startup", "StartupPhase", "Steady",
-    "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry", "TelemetryTimeline", "Timeline", "Topologies", "Topology",
-    "TopologyChoice", "read_with_trials", "record_files", "replacing", "utc_now", "write_atomically",
+    "ALL_RECORDS", "Accounting", "Accuracy", "AnyPrompts", "Argument", "AskedCheck", "Check", "Cluster", "ComparedMetric", "ComparedPoint",
+    "ComparedSide", "Comparison", "Container", "DaemonState", "Dataset", "DatasetSource", "Difference", "Endpoint", "EndpointStatus",
+    "EngineCounters", "Environment", "EnvironmentCheck", "Estimate", "Fabric", "Failure", "FastAdapter", "GateResult", "Gpu",
+    "GpuTelemetry", "Hardware", "Held", "Interface", "JobAccount", "KernelTools", "Lengths", "LoadPoint", "Manifest", "Measurement",
+    "ModelFile", "Node", "NodeTelemetry", "OneSided", "Part", "Plan", "PlannedCheck", "PlannedPoint", "PlannedSearch", "Plans",
+    "PrefixPrompts", "Prompts", "Published", "RandomPrompts", "RayNode", "RayState", "Ready", "Reason", "Record", "RecordT", "Replica",
+    "ReplicaStartup", "RuntimeName", "Search", "SearchTrial", "ServerCounters", "ServerPlace", "ServerTimeline", "Sources",
+    "StagedPrompts", "Startup", "StartupPhase", "Steady", "SteadyLatency", "Stopped", "Strict", "Summary", "Telemetry",
+    "TelemetryTimeline", "Timeline", "Topologies", "Topology", "TopologyChoice", "accuracy_files", "read_with_trials", "record_files",
+    "replacing", "utc_now", "write_atomically",
 ]  # fmt: skip

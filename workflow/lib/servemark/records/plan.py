@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from servemark.records.accuracy import Accuracy, PlannedCheck
 from servemark.records.base import Record, Strict
 from servemark.records.choice import TopologyChoice
 from servemark.records.load_point import LoadPoint, embed
@@ -58,6 +59,9 @@ class Plan(Record):
     )
     points: tuple[PlannedPoint, ...]
     searches: tuple[PlannedSearch, ...] = Field(default=(), description="run after the points; their trials are in search.json")
+    checks: tuple[PlannedCheck, ...] = Field(
+        default=(), exclude_if=lambda checks: not checks, description="accuracy checks, which run after points and searches"
+    )
     contents: dict[str, str] = Field(default={}, description="path in options or variables -> sha256 of its content, which is in the key")
     key_format: int = Field(default=2, description="form of the ledger keys")
     key_parts: dict[str, Any] = Field(description="the deployment's part of every point's ledger key")
@@ -98,6 +102,12 @@ def record_files(run_folder: Path, deployments: Iterable[str]) -> list[Path]:
     """Return the paths of the records of all planned points and trials; raise ServemarkError if a plan cannot be read."""
     folders = [run_folder / "deployments" / name for name in deployments]
     return [folder / "points" / f"{load.name}.json" for folder in folders for load in read_with_trials(folder).loads]
+
+
+def accuracy_files(run_folder: Path, deployment: str) -> list[Path]:
+    """Return the paths of the records of a deployment's planned accuracy checks; raise ServemarkError if its plan cannot be read."""
+    folder = run_folder / "deployments" / deployment
+    return [Accuracy.path(folder, check.name) for check in Plan.read(folder / "plan.json").checks]
 
 
 class Plans(Record):

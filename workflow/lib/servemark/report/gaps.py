@@ -97,6 +97,9 @@ def _of(data: RunRecords, deployment: str, mine: Sequence[Measurement]) -> Itera
             gap(item.failure or _objection(data, item)).points.append(formatting.point(item.load))
         elif item.failure is not None:
             gap(item.failure)
+    for one in data.accuracy.get(deployment, ()):
+        if one.failure is not None:
+            gap(one.failure).points.append(f"accuracy check {one.check.name}")
     plan = data.plans.get(deployment)
     measured = {item.load.name for item in mine}
     missing = [formatting.point(load) for load in plan.loads if load.name not in measured] if plan else []

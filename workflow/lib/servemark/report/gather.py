@@ -14,7 +14,7 @@ from servemark import __version__, records, supervisor
 from servemark.deployment import attempts
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
-from servemark.measurement import repetitions, slo
+from servemark.measurement import accuracy, repetitions, slo
 from servemark.measurement.reasons import OUTSIDE
 from servemark.measurement.slo import Attainment
 from servemark.records import Failure, Measurement, RecordT
@@ -52,6 +52,7 @@ class RunRecords:
 
     Attributes:
         folder: holds the files under their names in the archive.
+        accuracy: finished and failed accuracy checks by deployment.
         timelines: by deployment and load point.
         measurements: one record per load point, including INVALID ones. :func:`read` returns them as recorded.
         points: one entry for each entry of ``measurements``.
@@ -70,6 +71,7 @@ class RunRecords:
     manifests: dict[str, records.Manifest] = field(default_factory=dict)
     plans: dict[str, records.Plan] = field(default_factory=dict)
     searches: dict[str, list[records.Search]] = field(default_factory=dict)
+    accuracy: dict[str, list[records.Accuracy]] = field(default_factory=dict)
     fabrics: dict[str, records.Fabric] = field(default_factory=dict)
     startups: dict[str, records.Startup] = field(default_factory=dict)
     stopped: dict[str, records.Stopped] = field(default_factory=dict)
@@ -124,12 +126,19 @@ class RunRecords:
         return replace(self, measurements=[item for item, _ in results], distributions=distributions.distributions(results))
 
     def collected(self) -> RunRecords:
-        """Return the run as collect_measurements sees it: loads whose repetitions differ too much are SUSPECT.
+        """Return the run as collect_measurements sees it.
+
+        Loads whose repetitions differ too much are SUSPECT, and all loads of a deployment with too low an accuracy.
 
         Raises:
-            ServemarkError: see ``repetitions.limit``.
+            ServemarkError: see ``repetitions.limit`` and ``accuracy.minima``.
         """
-        return replace(self, measurements=repetitions.judged(self.measurements, repetitions.limit(self.config)))
+        return replace(self, measurements=self.judged(self.measurements))
+
+    def judged(self, measurements: Sequence[Measurement]) -> list[Measurement]:
+        """Return measurements of this run as :meth:`collected` does."""
+        found = repetitions.judged(measurements, repetitions.limit(self.config))
+        return accuracy.judged(found, itertools.chain(*self.accuracy.values()), accuracy.minima(self.config))
 
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
         """Return one record, or None if it is missing or damaged. Add the error of a damaged record to ``wrong``.
@@ -231,6 +240,8 @@ def _deployment(found: RunRecords, name: str) -> None:
         return
     paths = [records.Search.path_name(name, one.workload) for one in plan.searches]
     found.searches[name] = [search for path in paths if (search := found.take(records.Search, path))]
+    paths = [records.Accuracy.path_name(name, one.name) for one in plan.checks]
+    found.accuracy[name] = [one for path in paths if (one := found.take(records.Accuracy, path))]
     plan = found.plans[name] = plan.with_trials(found.searches[name])
     _into(found, records.Fabric, found.fabrics, f"{place}/fabric.json")
     _into(found, records.Startup, found.startups, f"{place}/startup.json")

@@ -17,10 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from servemark.machine import visible_gpus
-from servemark.measurement import search
+from servemark.measurement import accuracy, search
 from servemark.measurement.intervals import LEAST
 from servemark.records.restarts import configured
 from servemark.report import (
+    accuracies,
     charts,
     columns,
     comparable,
@@ -116,6 +117,8 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "timelines": [row for _, row in moments],
         "startup": starting.bars(startups),
     }
+    if checked := accuracies.rows(data.accuracy, accuracy.minima(data.config)):
+        block["accuracy"] = checked
     specs = {
         "series": shown.series,
         "panels": {panel.id: panel.specs for panel in panels},
@@ -186,6 +189,7 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         rounded=comparable.rounded(data),
         measured=_with_load(block["measurements"]),
         objections=block["reasons"],
+        accuracy=block.get("accuracy", ()),
         gaps=shown.first(found),
         gap_count=len(found),
         places=[place for place in views.places(data) if shown.plots(place["deployment"])],

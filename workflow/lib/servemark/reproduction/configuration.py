@@ -58,6 +58,7 @@ def make(archived: Archived, folder: Path, run: str, cluster: str | None) -> Mad
     environments = _entries(config, "environments")
     made.config["environments"] = {name: _environment(made, archived, folder, name, entry) for name, entry in environments}
     made.notes += _datasets(archived)
+    made.notes += _tasks(archived)
     return made
 
 
@@ -74,6 +75,17 @@ def _datasets(archived: Archived) -> Iterator[str]:
             f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive "
             "has the rows only with `share_prompts`. Other rows give other ledger keys, and `compare` then finds no pair."
         )
+
+
+def _tasks(archived: Archived) -> Iterator[str]:
+    """Yield a note for each task of an accuracy check: the archive has its digest alone."""
+    for name, plan in archived.records.plans.items():
+        for check in plan.checks:
+            what = f"deployment {name}: accuracy check {check.name}"
+            if check.task and check.data:
+                yield f"{what}: the folder of {check.task} must be there with the same files (digest {check.data[:12]})."
+            else:
+                yield f"{what}: lm-eval fetches the task's data from the hub, unless a cache has it."
 
 
 def _entries(config: Mapping[str, Any], room: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from servemark.errors import ServemarkError
-from servemark.measurement import repetitions
 from servemark.measurement.ledger import Ledger
 from servemark.measurement.reasons import DEFAULT_REMEDY, OUTSIDE, remedy
 from servemark.progress import Progress
 from servemark.records import Check, Measurement, Search, write_atomically
 from servemark.report import gather, table, terminal
+from servemark.run import accuracy_gaps
 
 QUOTED_LINES = 3
 
@@ -43,11 +43,12 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
         accept_invalid: True, or glob patterns on ``deployment/point``: INVALID points that become permanent gaps at once.
 
     Raises:
-        ServemarkError: servemark has to measure at least one point again.
+        ServemarkError: servemark has to measure at least one point, or to run an accuracy check, again.
     """
     run = gather.read(run_folder)
     found = {path: Measurement.read(path) for path in records}
-    collected = repetitions.judged(list(found.values()), repetitions.limit(run.config))
+    collected = run.judged(list(found.values()))
+    checks = accuracy_gaps.failed(run_folder, itertools.chain(*run.accuracy.values()), accept_invalid)
     rejected = run_folder / "rejected"
     before = _read_rejected(rejected, {record.deployment for record in found.values()})
     decisions = decide(found, before, accept_invalid, _missed(run.searches))
@@ -55,8 +56,12 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
     for decision in moved:
         reject(decision.path, decision.record, rejected)
         ledger.forget(decision.record.key, decision.record.raw_sha256)
+    again = [one for one in checks if one.kept is None]
+    for one in again:
+        accuracy_gaps.move(run_folder, one)
     details = _details(moved, holes, rejected)
-    lines = [terminal.results(replace(run, measurements=collected)), "", *([details, ""] if details else []), *table.links(run_folder)]
+    lines = [terminal.results(replace(run, measurements=collected)), "", *([details, ""] if details else [])]
+    lines += [*accuracy_gaps.details(checks), *table.links(run_folder)]
     write_atomically(run_folder / "summary.txt", "\n".join(lines) + "\n")
     if moved:
         # The run prints the summary at its end, so the details do not stand here too.
@@ -66,10 +71,18 @@ def check(run_folder: Path, records: Iterable[Path], ledger: Ledger, accept_inva
             do="Fix the cause and rerun the same command: only these points are measured again.",
             reason="invalid_measurements",
         )
+    if again:
+        raise ServemarkError(
+            f"{len(again)} accuracy check(s) have no result: {', '.join(one.name for one in again)}.",
+            look=f"{run_folder / 'summary.txt'}, {run_folder / 'report.html'}",
+            do="Fix the cause and rerun the same command: only these checks run again.",
+            reason="accuracy_failed",
+        )
     verdicts = [record.verdict for record in collected]
     valid, suspect = verdicts.count("VALID"), verdicts.count("SUSPECT")
-    progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(holes)} permanent gaps")
-    return Check(run=run_folder.name, valid=valid, suspect=suspect, holes=tuple(map(_hole, holes)))
+    gaps = (*map(_hole, holes), *(one.hole for one in checks))
+    progress.say(f"{valid} VALID, {suspect} SUSPECT, {len(gaps)} permanent gaps")
+    return Check(run=run_folder.name, valid=valid, suspect=suspect, holes=gaps)
 
 
 def decide(

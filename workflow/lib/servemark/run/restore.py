@@ -49,6 +49,11 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
             messages.append(
                 f"Installed files of the environment {name} in {environment.prefix} have changed. servemark measures again what ran on it."
             )
+    path = run_folder / "accuracy" / "environment.json"
+    if (environment := Environment.read_or_none(path)) and not Path(environment.python).exists():
+        Path(environment.prefix, MARKER).unlink(missing_ok=True)
+        path.unlink()
+        messages.append(f"The environment of lm-eval does not exist in {environment.prefix}. servemark builds it again.")
     return messages
 
 

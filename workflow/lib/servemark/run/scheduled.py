@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from servemark.config.model import Config
 from servemark.config.restarts import deployment_of, starts
 from servemark.config.searches import most_points
+from servemark.deployment import accuracy
 from servemark.deployment.search import missing_trials
 from servemark.errors import ConfigError
+from servemark.measurement.accuracy import Checks
 from servemark.measurement.ledger import Ledger
 from servemark.planning import allocation_request as requests
 from servemark.records import Plan
@@ -177,11 +179,15 @@ def share(config: Config) -> dict[str, Any] | None:
 
 
 def missing_points(config: Config, plan: Path) -> int | None:
-    """Return the number of points and trials of a planned deployment that are not in the ledger, at most; None without a plan."""
+    """Return the number of a plan's points, trials and accuracy checks that are not in the ledger, at most; None without a plan."""
     found, ledger = Plan.read_or_none(plan), Ledger(config.ledger_folder)
     if found is None:
         return None
-    return len(ledger.missing(point.key for point in found.points)) + missing_trials(config, found, ledger)
+    return (
+        len(ledger.missing(point.key for point in found.points))
+        + missing_trials(config, found, ledger)
+        + accuracy.missing(found, Checks(ledger.root))
+    )
 
 
 def _gpus_there(config: Config) -> bool:

@@ -17,7 +17,7 @@ from servemark.archive import signature
 from servemark.archive.crate import FORMAT
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
-from servemark.measurement import repetitions, statistics, steady, verdict
+from servemark.measurement import statistics, steady, verdict
 from servemark.measurement.ledger import file_sha256
 from servemark.measurement.raw import RawError, RawResult, read_raw
 from servemark.measurement.thresholds import Verdict, stored
@@ -26,7 +26,7 @@ from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.columns import COLUMNS
 from servemark.report.gather import RunRecords
-from servemark.verification import experiment, identity, ran, sealed, searched, stated
+from servemark.verification import checked, experiment, identity, ran, sealed, searched, stated
 from servemark.verification.facts import Finding, NotChecked
 from servemark.verification.ran import Span
 from servemark.verification.sampled import compare_telemetry
@@ -178,6 +178,7 @@ def contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[
     yield from experiment.check(found, older=sealed_by.older)
     yield from ran.check(found, spans, older=sealed_by.older)
     yield from searched.check(found, older=sealed_by.older)
+    yield from checked.check(found)
     # A lower format would switch off the checks of later ones.
     if sealed_by.format < STATES_THRESHOLDS and any(item.thresholds for item in found.measurements):
         what = f"records state thresholds (format {STATES_THRESHOLDS} and later)"
@@ -196,7 +197,7 @@ def _compared(
     # Each record has the verdict of its own point; table and report also compare the repetitions.
     recorded, again = (table.rows(table.tidy(items, accounts, attainments)) for items in (found.measurements, recomputed))
     yield from compare_rows(_RECORD, _recorded(recorded, sealed_by.format), again)
-    recomputed = repetitions.judged(recomputed, repetitions.limit(found.config))
+    recomputed = found.judged(recomputed)
     expected = table.tidy(recomputed, accounts, attainments)
     rows += table.rows(expected)
     yield from stated.compare_tables(found.folder, expected)

@@ -1,0 +1,107 @@
+"""Accuracy checks on a live stand-in of the server, with a stand-in of lm-eval: results, and failures that keep the deployment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from builders.paths import ROOT
+from servemark import supervisor
+from servemark.config import asked_checks
+from servemark.deployment import accuracy as deployed
+from servemark.deployment.accuracy import Checking
+from servemark.measurement import accuracy_key
+from servemark.measurement.accuracy import RESULT, Checks
+from servemark.records import AskedCheck, PlannedCheck
+from standin import make_lm_eval
+
+TASK = ROOT / ".tests" / "fixtures" / "tasks" / "capitals"
+
+
+@pytest.fixture(scope="module")
+def lm_eval(tmp_path_factory):
+    return SimpleNamespace(python=str(make_lm_eval(tmp_path_factory.mktemp("lm-eval")) / "bin" / "python"))
+
+
+@pytest.fixture
+def checked(deploy, lm_eval, tmp_path):
+    """Return a live deployment with one check, and functions to run it and to change what lm-eval does."""
+    plain, folder = deploy(points=1), tmp_path / "capitals"
+    shutil.copytree(TASK, folder)
+    task = folder / "capitals.yaml"
+    asked = AskedCheck(name="capitals", task=str(task), data=asked_checks.digest(task, plain.config.cache), limit=5, lock="a" * 64)
+    planned = PlannedCheck(**asked.model_dump(), key=accuracy_key.key(plain.plan.key_parts, asked))
+    plain.plan = plain.plan.model_copy(update={"checks": (planned,)})
+    store, place = Checks(plain.ledger.root), plain.folder / "checks" / "capitals"
+
+    def run(**changes):
+        plain.plan = plain.plan.model_copy(update={"checks": (planned.model_copy(update=changes),)})
+        return Checking(plain.context("check.log"), store, lm_eval).run("capitals", plain.live_records[2], place)
+
+    def tell(**told):
+        (folder / ".standin.json").write_text(json.dumps(told))
+
+    return SimpleNamespace(plain=plain, store=store, place=place, run=run, tell=tell, folder=folder)
+
+
+def test_check_is_stored_and_next_time_taken_from_the_ledger(checked):
+    plain = checked.plain
+    plain.up()
+    assert plain.measure().verdict == "VALID"
+    assert deployed.missing(plain.plan, checked.store) == 1
+    found = checked.run()
+    assert (found.value, found.stderr, found.samples, found.failure) == (0.5, 0.1, 5, None)
+    assert [path.name for path in checked.place.iterdir()] == [RESULT], "no prompts and drafts stay"
+    assert deployed.missing(plain.plan, checked.store) == 0
+    plain.stop()
+    (checked.place / RESULT).unlink()
+    again = checked.run()
+    assert again == found and (checked.place / RESULT).is_file()
+    assert plain.start().replay, "nothing is started"
+
+
+def test_missing_check_alone_starts_the_deployment(checked):
+    plain = checked.plain
+    plain.up()
+    plain.measure()
+    plain.stop()
+    assert not plain.start().replay
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "changes", "reason"),
+    [
+        ({"fail": "datasets: Couldn't reach 'openai/gsm8k' on the Hub (ConnectError)"}, {}, "accuracy_data_unreachable"),
+        ({"fail": "KeyError: 'question'"}, {}, "accuracy_failed"),
+        ({"value": "N/A"}, {}, "accuracy_failed"),
+        ({}, {"metric": "exact_match,none"}, "accuracy_metric_unknown"),
+        ({}, {"data": "b" * 64}, "content_changed"),
+    ],
+)
+def test_failed_check_has_a_reason_and_the_server_lives_on(checked, behaviour, changes, reason):
+    plain = checked.plain
+    plain.up()
+    checked.tell(**behaviour)
+    found = checked.run(**changes)
+    assert found.value is None and found.failure.reason == reason and found.failure.remedy
+    assert supervisor.is_alive(plain.attempt) and plain.measure().verdict == "VALID"
+    assert not list(checked.place.glob("*")) and deployed.missing(plain.plan, checked.store) == 1
+
+
+def test_check_that_takes_too_long_is_stopped(checked):
+    plain = checked.plain
+    plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0})
+    plain.up()
+    checked.tell(sleep=30)
+    found = checked.run()
+    assert found.failure.reason == "accuracy_timeout" and supervisor.is_alive(plain.attempt)
+
+
+def test_ended_deployment_fails_its_checks(checked):
+    checked.plain.up()
+    checked.plain.stop()
+    found = checked.run()
+    assert found.value is None and found.failure.stage == "measure"

@@ -1,0 +1,21 @@
+"""Build the environment of lm-eval."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servemark.config.load import read_resolved
+from servemark.environments import build as environment
+from servemark.environments import lockfiles
+from servemark.run.stage import stage
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+with stage("build_accuracy_environment", "", snakemake.log[0]) as here:
+    config = read_resolved(snakemake.input.settings)
+    lock = lockfiles.accuracy(lockfiles.ENVS)
+    record = environment.build(
+        lock.name, lock, Path(config.cache), log=here.log, timeout_s=config.timeouts.build, progress=here.progress, watch=here.watch
+    )
+    record.write(snakemake.output.environment)
+    here.progress.say(f"{record.packages} packages in {record.prefix}")
