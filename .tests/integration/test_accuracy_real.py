@@ -24,7 +24,10 @@ def test_lm_eval_checks_tiny_model(real):
             "environment": "cpu",
             "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"},
             "variables": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-            "checks": {"capitals": {"task": "capitals/capitals.yaml", "limit": EXAMPLES, "shots": 1, "min": 1.0}},
+            "checks": {
+                "capitals": {"task": "capitals/capitals.yaml", "limit": EXAMPLES, "shots": 1, "min": 1.0},
+                "generated": {"task": "capitals/capitals-generated.yaml", "limit": 3, "min": 0.0},
+            },
         }
     }
     real.config["workloads"]["chat"]["concurrency"] = [2]
@@ -37,7 +40,9 @@ def test_lm_eval_checks_tiny_model(real):
     assert record["failure"] is None and record["metric"] == "acc,none" and record["samples"] == EXAMPLES
     assert record["value"] == result["results"]["capitals"]["acc,none"] and 0 <= record["value"] <= 1
     assert result["n-shot"] == {"capitals": 1} and record["data"] == result["task_hashes"] and len(record["data"]["capitals"]) == 64
-    (row,) = csv.DictReader((real.results / "accuracy.csv").open())
+    generated = real.record("deployments/a/checks/generated/accuracy.json")
+    assert (generated["metric"], generated["value"], generated["samples"]) == ("exact_match,none", 0.0, 3)
+    row, _ = csv.DictReader((real.results / "accuracy.csv").open())
     assert float(row["accuracy"]) == record["value"] and float(row["accuracy_stderr"]) == record["stderr"]
     # Random weights do not know capitals.
     assert all("accuracy_below_minimum" in row["reasons"] for row in real.rows().values())

@@ -55,7 +55,7 @@ rule build_environment:
 
 
 rule build_accuracy_environment:
-    """Build the environment of lm-eval from its lock file, once for all runs; only if a deployment has accuracy checks."""
+    """Build the environment of lm-eval from its lock file, once for all runs; only if a deployment has accuracy checks. Check that it has their tasks."""
     input:
         sources="envs/accuracy.lock",
         hardware="<run>/hardware.json",
@@ -76,6 +76,7 @@ rule build_accuracy_environment:
         slurm_exclusive=small_job_resource("build_environment", "slurm_exclusive"),
     params:
         code=code_of("build_accuracy_environment"),
+        tasks=lm_eval_tasks(),
     script:
         "../scripts/build_accuracy_environment.py"
 

@@ -89,6 +89,12 @@ def checked_deployments():
     return [deployment for deployment in experiment.points if checks_by_name(deployment)]
 
 
+def lm_eval_tasks():
+    """Return the names of the tasks of lm-eval that accuracy checks use."""
+    every = (deployment.checks.items() for deployment in experiment.config.deployments.values())
+    return sorted({name for checks in every for name, check in checks if check.task is None})
+
+
 def environment_parameters(wildcards):
     # Where the wheels are does not change the environment, because their hashes are locked.
     return experiment.config.environments[wildcards.environment].model_dump(mode="json", exclude={"wheels"})

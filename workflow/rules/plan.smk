@@ -36,6 +36,7 @@ rule confirm_plans:
     """Confirm that every deployment can be served, before any is started."""
     input:
         plans=per_deployment("<run>/deployments/{deployment}/plan.json"),
+        accuracy=["<run>/accuracy/environment.json"] if checked_deployments() else [],
     output:
         plans="<run>/plans.json",
     log:

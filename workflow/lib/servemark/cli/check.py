@@ -177,6 +177,9 @@ def _room(config: Config, *, here: bool) -> Iterator[Finding]:
             )
         else:
             missing[asked] = lock.gib
+    lm_eval = lockfiles.accuracy(lockfiles.ENVS)
+    if any(one.checks for one in config.deployments.values()) and not (build.prefix_of(lm_eval, cache) / build.MARKER).exists():
+        missing[lm_eval.name] = lm_eval.gib
     if missing:
         place, needed = storage.existing(cache), sum(missing.values())
         what = f"`lock: {' and '.join(missing)}`, up to {needed:.0f} GiB to build in {cache}; {storage.free_words(place)}"

@@ -22,7 +22,6 @@ from servemark.records import Accuracy, AskedCheck, Measurement
 from servemark.records.restarts import configured
 
 RECORD, RESULT = "accuracy.json", "lm-eval.json"
-BELOW = "accuracy_below_minimum"
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def judged(measurements: Sequence[Measurement], found: Iterable[Accuracy], wante
 
 
 def _suspect(item: Measurement, details: Sequence[str]) -> Measurement:
-    return item.model_copy(update={"verdict": "SUSPECT", "reasons": (*item.reasons, reason(BELOW, " ".join(details)))})
+    return item.model_copy(update={"verdict": "SUSPECT", "reasons": (*item.reasons, reason("accuracy_below_minimum", " ".join(details)))})
 
 
 class Checks:
