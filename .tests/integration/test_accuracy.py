@@ -28,6 +28,7 @@ def checked(checkout: Checkout, tmp_path) -> Checkout:
     make_lm_eval(prefix)
     build.use_prefix("accuracy", prefix, None, Progress(None, "test")).write(prefix / build.MARKER)
     checkout.keep("a")
+    checkout.config["workloads"]["chat"]["concurrency"] = [2]
     ask(checkout)
     return checkout
 

@@ -16,6 +16,7 @@ from servemark.config.cluster import Site, SmallJobs
 from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 from servemark.measurement.ledger import Ledger
+from servemark.records import PlannedCheck
 from servemark.run import scheduled, signals
 from snakemake_executor_plugin_slurm_guarded import journal, leftovers, preflight
 from snakemake_executor_plugin_slurm_guarded.errors import TERMS, GuardedError
@@ -175,6 +176,9 @@ def test_missing_points_are_counted_by_the_ledger(tmp_path, monkeypatch):
     Path("raw.json").write_text("{}")
     monkeypatch.setattr(Ledger, "missing", lambda ledger, keys: [key for key in keys if key != record.key])
     assert scheduled.missing_points(given, plan) == 2
+    check = PlannedCheck(name="gsm8k", limit=5, lock="a" * 64, key="b" * 64)
+    report_data.plan().model_copy(update={"points": points, "checks": (check,)}).write(plan)
+    assert scheduled.missing_points(given, plan) == 3, "an accuracy check counts as a point"
     plan.write_text("{}")
     assert scheduled.missing_points(given, plan) is None, "an unreadable plan counts as none"
 
