@@ -11,7 +11,7 @@ import pytest
 from integration.harness import ROOT
 from servemark import verification
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.real, pytest.mark.full, pytest.mark.timeout(1500)]
 TASK = ROOT / ".tests" / "fixtures" / "tasks" / "capitals"
 EXAMPLES = 9
 

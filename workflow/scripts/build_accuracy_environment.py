@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from servemark.config.load import read_resolved
 from servemark.environments import build as environment
-from servemark.environments import lm_eval_tasks, lockfiles
+from servemark.environments import bytecode_cache, lm_eval_tasks, lockfiles
 from servemark.run.stage import stage
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ with stage("build_accuracy_environment", "", snakemake.log[0]) as here:
     record = environment.build(
         lock.name, lock, Path(config.cache), log=here.log, timeout_s=config.timeouts.build, progress=here.progress, watch=here.watch
     )
+    record = bytecode_cache.placed(record, Path(config.cache), here.progress)
     if tasks := snakemake.params.tasks:
         here.progress.say(f"looking up lm-eval's tasks {', '.join(tasks)}")
-        lm_eval_tasks.require(record.python, tasks, log=here.log, timeout_s=config.timeouts.build, watch=here.watch)
+        lm_eval_tasks.require(record, tasks, log=here.log, timeout_s=config.timeouts.build, watch=here.watch)
     record.write(snakemake.output.environment)
     here.progress.say(f"{record.packages} packages in {record.prefix}")

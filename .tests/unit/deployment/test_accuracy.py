@@ -23,7 +23,7 @@ TASK = ROOT / ".tests" / "fixtures" / "tasks" / "capitals"
 
 @pytest.fixture(scope="module")
 def lm_eval(tmp_path_factory):
-    return SimpleNamespace(python=str(make_lm_eval(tmp_path_factory.mktemp("lm-eval")) / "bin" / "python"))
+    return SimpleNamespace(python=str(make_lm_eval(tmp_path_factory.mktemp("lm-eval")) / "bin" / "python"), bytecode=None)
 
 
 @pytest.fixture

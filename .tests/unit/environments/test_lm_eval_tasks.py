@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from servemark.environments import lm_eval_tasks
@@ -16,7 +18,8 @@ def python(tmp_path_factory):
 
 
 def require(python, tmp_path, *tasks):
-    lm_eval_tasks.require(python, tasks, log=tmp_path / "log", timeout_s=30, watch=OwnerWatch())
+    environment = SimpleNamespace(python=python, bytecode=None)
+    lm_eval_tasks.require(environment, tasks, log=tmp_path / "log", timeout_s=30, watch=OwnerWatch())
 
 
 def test_known_tasks_pass(python, tmp_path):

@@ -14,6 +14,7 @@ from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher
 from servemark.deployment.measure import Measuring, death, gone
 from servemark.deployment.watch import ServerWatch, scraper
+from servemark.environments import bytecode_cache
 from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.launch import command_lines
@@ -130,7 +131,7 @@ class Checking:
         request = DaemonRequest(
             name=f"lm-eval-{check.name}",
             argv=tuple(argv),
-            env={"NO_PROXY": direct, "no_proxy": direct, "TOKENIZERS_PARALLELISM": "false"},
+            env={"NO_PROXY": direct, "no_proxy": direct, "TOKENIZERS_PARALLELISM": "false", **bytecode_cache.variables(self.environment)},
             secret_env={"OPENAI_API_KEY": str(ready.key_file)},
             log=str(here.log.absolute()),
             modules=here.plan.modules,
