@@ -7,7 +7,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from servemark.report import page
+from servemark.report import packed, page
+
+CELL_ENDS = ("th", "td", "tr", "thead", "tbody", "table")
+"""The end tags that end a cell: HTML allows to omit the cell's own."""
 
 
 class Document(HTMLParser):
@@ -41,9 +44,9 @@ class Document(HTMLParser):
     def handle_endtag(self, tag):
         if self._in and tag == self._in[0]:
             self._in = None
-        elif tag in ("th", "td"):
+        elif tag in CELL_ENDS:
             self._in_cell = False
-        elif tag == "thead":
+        if tag == "thead":
             self._head = False
 
     def handle_data(self, data):
@@ -66,7 +69,7 @@ class Document(HTMLParser):
     @property
     def block(self) -> dict[str, Any]:
         """The data block, with a dictionary for each row of its tables."""
-        return page.expanded(self.json(page.BLOCK_ID))
+        return packed.unpack(self.json(page.BLOCK_ID))
 
     @property
     def words(self) -> str:
@@ -86,6 +89,8 @@ class Tables(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
+        if tag in ("th", "td", "tr"):
+            self._end_cell()
         if tag == "table":
             self._rows = []
         elif tag == "caption":
@@ -99,8 +104,12 @@ class Tables(HTMLParser):
         if tag == "caption":
             self.found[self._caption or ""] = self._rows
             self._caption = None
-        elif tag in ("th", "td"):
-            self._rows[-1].append((re.sub(r"[ \n]+", " ", self._cell or "").strip(" "), self._span))
+        elif tag in CELL_ENDS:
+            self._end_cell()
+
+    def _end_cell(self):
+        if self._cell is not None:
+            self._rows[-1].append((re.sub(r"[ \n]+", " ", self._cell).strip(" "), self._span))
             self._cell = None
 
     def handle_data(self, data):

@@ -13,7 +13,7 @@ DESKTOP = {"width": 1280, "height": 900}
 
 def test_report_of_20000_measurements_opens_with_tables_and_plots(visit, shots, capsys):
     html = render(report_data_large.large(1000, 10, 2))
-    assert len(html.encode()) < 14_000_000, "each load point has a row for the steady state and one for the whole run, with intervals"
+    assert len(html.encode()) < 10_000_000, "each load point has a row for the steady state and one for the whole run, with intervals"
     begin = time.monotonic()
     visited = visit(html, viewport=DESKTOP)
     seconds = time.monotonic() - begin

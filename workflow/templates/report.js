@@ -3,6 +3,14 @@
   const parsed = (id) => JSON.parse(document.getElementById(id).textContent);
   const data = parsed("servemark-data");
   const specs = parsed("drawings");
+  // The rows of a table of the data block: names without any value are only in `empty`.
+  const unpacked = ({ columns, rows, empty }) => {
+    const none = Object.fromEntries(empty.map((name) => [name, null]));
+    return rows.map((row) => ({ ...none, ...Object.fromEntries(row.map((value, at) => [columns[at], value])) }));
+  };
+  for (const panel of Object.values(data.curves)) {
+    for (const [metric, table] of Object.entries(panel)) panel[metric] = unpacked(table);
+  }
   const names = specs.series;
   const views = new Map();
   const hidden = new Set();

@@ -10,7 +10,7 @@ import pytest
 from builders import report_data, report_data_repeated
 from builders.report_document import Document
 from servemark.measurement.intervals import Interval
-from servemark.report import comparable, page, table, terminal
+from servemark.report import comparable, packed, page, table, terminal
 from servemark.report.page import render
 
 
@@ -58,7 +58,7 @@ def test_result_of_zero_has_no_interval():
 
 
 def test_data_block_has_intervals_of_each_load_point(data):
-    made = page.expanded(page.content(data).block)
+    made = packed.unpack(page.content(data).block)
     assert [row["deployment"] for row in made["intervals"]] == [row["deployment"] for row in made["points"]]
     first, last = made["intervals"][0], made["intervals"][-1]
     assert first["output_tokens_per_s_low"] < made["points"][0]["output_tokens_per_s_median"] < first["output_tokens_per_s_high"]

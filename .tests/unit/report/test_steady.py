@@ -9,7 +9,7 @@ import pytest
 from builders import report_data
 from builders.report_data import measurement, steady
 from builders.report_document import Document
-from servemark.report import comparison, page, table, views
+from servemark.report import comparison, packed, page, table, views
 from servemark.report.page import render
 
 MISSING = {"steady": None, "steady_missing": "Only 3 requests are left."}
@@ -105,7 +105,7 @@ def test_report_says_if_chunks_hold_several_tokens(tokens, shown):
 
 def test_curves_hold_both_parts_under_their_own_names():
     block = page.content(run(measurement(output=800.0, steady=steady(900.0, 10.0, 8.0)))).block
-    panel = block["curves"]["panel-0"]
+    panel = packed.unpack(block["curves"]["panel-0"])
     assert [(row["output_tokens_per_s"], row["steady_output_tokens_per_s"]) for row in panel["throughput"]] == [(800.0, 900.0)]
     assert panel["ttft"][0]["steady_p50"] == 10.0 and panel["ttft"][0]["p50"] == 21.4
     assert panel["ttft"][0]["steady_p99"] is None

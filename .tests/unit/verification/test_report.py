@@ -9,8 +9,8 @@ import pytest
 
 from builders.archived_run import wrong
 from servemark.archive import crate
+from servemark.report import packed, thinning
 from servemark.report import page as report_page
-from servemark.report import thinning
 
 PLAIN = 2
 """Index of the row of ``plain`` at concurrency 1. ``broken`` comes first, and each deployment has two loads."""
@@ -33,6 +33,12 @@ def measured(data, position=4):
     row = data["measurements"][position]
     assert (row["deployment"], row["concurrency"], row["repetition"]) == ("plain", 1, 1)
     return row
+
+
+def set_curve(data, metric, name, value):
+    """Change the first row of a curve."""
+    table = data["curves"]["panel-0"][metric]
+    table["rows"][0][table["columns"].index(name)] = value
 
 
 def set_first(values, value):
@@ -58,8 +64,8 @@ def bins(data):
         (lambda data: data["measurements"].pop(), "measurements: number of entries", "11"),
         (lambda data: data["verdicts"].update(VALID=7), "verdicts: VALID", "7"),
         (lambda data: data["reasons"][0].update(measurements=9), "reasons: server_exited: measurements", "9"),
-        (lambda data: data["curves"]["panel-0"]["e2el"][0].update(p50=1.5), "curves: panel-0: e2el: plain 1 1: p50", "1.5"),
-        (lambda data: data["curves"]["panel-0"]["ttft"].pop(), "curves: panel-0: ttft: number of entries", "7"),
+        (lambda data: set_curve(data, "e2el", "p50", 1.5), "curves: panel-0: e2el: plain 1 1: p50", "1.5"),
+        (lambda data: data["curves"]["panel-0"]["ttft"]["rows"].pop(), "curves: panel-0: ttft: number of entries", "7"),
         (lambda data: set_first(bins(data)["counts"]["plain"], 77), "distributions: 0: ttft: counts: plain: 0", "77"),
         (lambda data: set_first(bins(data)["edges"], 0.015), "distributions: 0: ttft: edges: 0", "0.015"),
         (lambda data: data["timelines"][0].update(samples=99), "timelines: plain chat 1 1: samples", "99"),
@@ -117,6 +123,6 @@ def test_name_missing_in_older_data_block_is_not_checked(run, monkeypatch):
 
 def test_data_block_is_json(run):
     text = re.search(f'id="{report_page.BLOCK_ID}">(.*?)</script>', (run.folder / "report.html").read_text(), re.DOTALL)[1]
-    data = report_page.expanded(json.loads(text))
+    data = packed.unpack(json.loads(text))
     assert {row["verdict"] for row in data["points"]} == {"VALID", "SUSPECT", "INVALID"}
     assert [row["deployment"] for row in data["measurements"]] == ["broken"] * 4 + ["plain"] * 4 + ["ray-tp2"] * 4

@@ -7,7 +7,8 @@ and compares it with the one in the report. So the block holds all numbers, verd
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -29,6 +30,7 @@ from servemark.report import (
     distributions,
     energy,
     formatting,
+    packed,
     starting,
     targets,
     thinning,
@@ -57,6 +59,8 @@ _POINT = (
     *(f"{column.name}_median" for column in columns.SIDE_MEDIANS),
 )
 _INTERVAL = (*LOAD, *(f"{column.name}_{part}" for column in _RANGED for part in ("low", "high", "repetitions")))
+_OPTIONAL = re.compile(r"(?:</t[dhr]>\s*|\s+)(?=<t[dhr][ >]|</t(?:r|body|head)>)")
+"""The end tags of rows and cells that HTML allows to omit (https://html.spec.whatwg.org/#optional-tags), and the space between tags."""
 _JSON_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -65,7 +69,7 @@ class Content:
     """What the report shows of the measurements.
 
     Attributes:
-        block: the data block, as JSON values. :func:`expanded` describes ``points`` and ``intervals``.
+        block: the data block, as JSON values. ``packed.unpack`` returns its tables as rows.
         specs: the specifications of the plots, without data.
         points: the medians of all load points (``views.medians``), including those that the report leaves out.
         stateless: of how many measurements the curves show (``shown``) the steady state is ``missing``, has too few requests (``few``),
@@ -106,12 +110,12 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "whole": shown.whole,
         "verdicts": views.verdicts(data),
         "reasons": views.objections(items),
-        "points": _table(_POINT, shown.points),
-        "intervals": _table(_INTERVAL, shown.points),
+        "points": packed.pack(shown.points, _POINT),
+        "intervals": packed.pack(shown.points, _INTERVAL),
         "measurements": [
             {name: row[name] for name in _MEASUREMENT} | {"reasons": formatting.reasons(item)} for row, item, kept in listed if kept
         ],
-        "curves": {panel.id: panel.values for panel in panels},
+        "curves": {panel.id: {metric: packed.pack(values) for metric, values in panel.values.items()} for panel in panels},
         "bars": {panel.id: panel.bars for panel in panels},
         "distributions": [{metric: asdict(of) for metric, of in item.metrics.items()} for item in bins],
         "timelines": [row for _, row in moments],
@@ -137,28 +141,14 @@ def content(data: RunRecords, whole: bool | None = None) -> Content:
         "few": sum(row["steady_too_few"] is not None for row in drawn),
         "waves": sum(starts_in_waves(row) for row in drawn),
     }
-    return Content(block, specs, shown, points, panels, throughputs, bins, stateless, [workload for workload, _, _ in fronts], busiest)
+    return Content(
+        packed.rounded(block), specs, shown, points, panels, throughputs, bins, stateless, [workload for workload, _, _ in fronts], busiest
+    )
 
 
 def starts_in_waves(row: Mapping[str, Any]) -> bool:
     """Return whether the requests of a measurement start in waves, so that its p95 of the TTFT has no interval."""
     return row["steady_ttft_p95_ms"] is not None and row["steady_waves"] is not None and row["steady_ttft_p95_low_ms"] is None
-
-
-def expanded(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data block with ``points`` and ``intervals`` as one dictionary per row. Before archive format 3 it has no intervals.
-
-    Raises:
-        ValueError, KeyError, TypeError: one of them is not a table.
-    """
-    tables = {name: block[name] for name in ("points", "intervals") if name == "points" or name in block}
-    rows_of = {name: [dict(zip(of["columns"], row, strict=True)) for row in of["rows"]] for name, of in tables.items()}
-    return {**block, **rows_of}
-
-
-def _table(names: Sequence[str], points: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows with the column names stored once, because they would be most of the text of each row."""
-    return {"columns": list(names), "rows": [[point[name] for name in names] for point in points]}
 
 
 def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = None) -> str:
@@ -172,7 +162,7 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         whole: as for ``content``.
     """
     made = content(data, whole)
-    block, shown, points = expanded(made.block), made.shown, made.points
+    block, shown, points = packed.unpack(made.block), made.shown, made.points
     headline = views.headlines(points, data)
     found = gaps(data)
     later = made_good(data, found)
@@ -249,6 +239,8 @@ def _template(name: str) -> Any:
     environment.globals |= {**modules, "words": formatting, "hiding": visible_gpus.hiding, "words_of": search.words}
     names = ("number", "quantity", "plural", "seconds", "clock", "size")
     environment.filters |= {name: getattr(formatting, name) for name in names}
+    # Tables are most of a large report, and the omitted end tags a tenth of it.
+    environment.filters["tight"] = lambda table: Markup(_OPTIONAL.sub("", table))  # noqa: S704 - removes only tags and space
     # "count" is Jinja's own name for the length.
     environment.filters["counted"] = formatting.count
     environment.filters["yaml"] = lambda value: yaml.safe_dump(formatting.plain(value), sort_keys=False, allow_unicode=True, width=100)

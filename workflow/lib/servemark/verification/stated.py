@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from servemark.records import Measurement
-from servemark.report import page, table
+from servemark.report import packed, page, table
 from servemark.report.gather import RunRecords, locate
 
 CSV, PARQUET, REPORT = "measurements.csv", "measurements.parquet", "report.html"
@@ -166,8 +166,8 @@ def compare_page(found: RunRecords, recomputed: Sequence[Measurement]) -> Iterat
         return
     try:
         parsed = json.loads(texts[0])
-        stated, whole = page.expanded(parsed), bool(parsed["whole"])
+        stated, whole = packed.unpack(parsed), bool(parsed["whole"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         yield f"{REPORT}: the data block cannot be read: {type(error).__name__}: {str(error)[:200]}"
         return
-    yield from compare(REPORT, stated, page.expanded(page.content(found.with_distributions(recomputed), whole).block))
+    yield from compare(REPORT, stated, packed.unpack(page.content(found.with_distributions(recomputed), whole).block))
