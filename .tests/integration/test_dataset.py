@@ -18,6 +18,7 @@ from pyarrow import parquet
 from builders.standin_hub import FIRST, StandinHub, serving
 from integration.harness import ROOT, RUN, Checkout
 from servemark import verification
+from servemark.archive import seal as sealing
 from servemark.verification.unpack import unpacked
 from servemark.weights import builtin
 
@@ -79,13 +80,32 @@ def test_same_rows_under_another_name_come_from_the_ledger(checkout: Checkout):
     assert checkout.record("deployments/a/points/mine-c1-r1.json")["key"] != key
 
 
-def test_shared_prompts_are_in_the_archive(checkout: Checkout):
+def changed_copy(found: Path, name: str, tmp_path: Path, at: int) -> Path:
+    """Return an archive of the same files with one other byte, whose manifest fits it."""
+    folder = tmp_path / Path(name).name
+    shutil.copytree(found, folder)
+    (path,) = folder.glob(name)
+    text = bytearray(path.read_bytes())
+    text[at] ^= 1
+    path.write_bytes(text)
+    made = {folder / sealing.README, folder / sealing.MANIFEST}
+    files = {one.relative_to(folder).as_posix(): one for one in sorted(folder.rglob("*")) if one.is_file() and one not in made}
+    sealing.seal(files, tmp_path / f"{folder.name}.tar.zst")
+    return tmp_path / f"{folder.name}.tar.zst"
+
+
+def test_shared_prompts_are_in_the_archive_and_verified(checkout: Checkout, tmp_path: Path):
     recorded(checkout, concurrency=1, output_tokens=4, share_prompts=True)
     done = checkout.run()
     assert done.rc == 0, done.text
     with unpacked(checkout.results / "archive" / f"{RUN}.tar.zst") as found:
         (shared,) = found.folder.glob("datasets/*/prompts.jsonl")
         assert [json.loads(line) for line in shared.read_text().splitlines()] == list(map(json.loads, SAMPLE.read_text().splitlines()))
+        record = shared.with_name("dataset.json")
+        at = record.read_text().index(json.loads(record.read_text())["sha256"], record.read_text().index('"sha256"'))
+        for name, byte in (("datasets/*/prompts.jsonl", 20), ("datasets/*/dataset.json", at)):
+            lines = verification.verify(changed_copy(found.folder, name, tmp_path, byte)).wrong
+            assert any("sha256" in line and "dataset.json" in line for line in lines), lines
 
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sea salt?"}]

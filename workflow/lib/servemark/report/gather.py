@@ -48,7 +48,7 @@ class PointFiles(NamedTuple):
 
 @dataclass(kw_only=True)
 class RunRecords:
-    """The records of a run, by name of environment, model or deployment. Any of them may be missing.
+    """The records of a run, by name of environment, model, dataset or deployment. Any of them may be missing.
 
     Attributes:
         folder: holds the files under their names in the archive.
@@ -69,6 +69,7 @@ class RunRecords:
     environments: dict[str, records.Environment] = field(default_factory=dict)
     checks: dict[str, records.EnvironmentCheck] = field(default_factory=dict)
     manifests: dict[str, records.Manifest] = field(default_factory=dict)
+    datasets: dict[str, records.Dataset] = field(default_factory=dict)
     plans: dict[str, records.Plan] = field(default_factory=dict)
     searches: dict[str, list[records.Search]] = field(default_factory=dict)
     accuracy: dict[str, list[records.Accuracy]] = field(default_factory=dict)
@@ -211,6 +212,9 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
         _into(found, records.EnvironmentCheck, found.checks, f"environments/{name}/check.json", strict)
     for name in sorted({plan.model for plan in found.plans.values()}):
         _into(found, records.Manifest, found.manifests, f"models/{name}/manifest.json", strict)
+    loads = (load for plan in found.plans.values() for load in plan.loads)
+    for name in sorted({load.prompts.name for load in loads if isinstance(load.prompts, records.StagedPrompts)}):
+        _into(found, records.Dataset, found.datasets, f"datasets/{name}/dataset.json", strict)
     rejected = (path for path in sorted(folder.glob("rejected/*/*.json")) if not path.name.endswith(".requests.json"))
     found.rejected = [record for path in rejected if (record := found.take(Measurement, path.relative_to(folder).as_posix()))]
     if strict and found.wrong:

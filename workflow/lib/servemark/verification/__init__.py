@@ -26,7 +26,7 @@ from servemark.records import Failure, Measurement, PlannedPoint
 from servemark.report import formatting, gather, table
 from servemark.report.columns import COLUMNS
 from servemark.report.gather import RunRecords
-from servemark.verification import checked, experiment, identity, ran, sealed, searched, stated
+from servemark.verification import checked, datasets, experiment, identity, ran, sealed, searched, stated
 from servemark.verification.facts import Finding, NotChecked
 from servemark.verification.ran import Span
 from servemark.verification.sampled import compare_telemetry
@@ -175,6 +175,7 @@ def printable(*texts: str) -> tuple[str, ...]:
 def contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[str, str], Span]) -> Iterator[Finding]:
     """Yield every fact that two places of the archive state in different ways."""
     yield from identity.check(found, older=sealed_by.older)
+    yield from datasets.check(found)
     yield from experiment.check(found, older=sealed_by.older)
     yield from ran.check(found, spans, older=sealed_by.older)
     yield from searched.check(found, older=sealed_by.older)
