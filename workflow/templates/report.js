@@ -55,14 +55,18 @@
   // The index in an option's value, such as load-3 or point-7.
   const index = (id) => Number(chosen(id).value.split("-")[1]);
 
+  const lengths = ["input_tokens", "output_tokens"];
   const range = (low, high) => (low === 0 ? `below ${high}` : `${low} to ${high}`);
+  // Bins of lengths hold whole numbers of tokens.
+  const tokens = (low, high) => (high - low === 1 ? `${low}` : `${low} to ${high - 1}`);
+  const rangeOf = (metric) => (lengths.includes(metric) ? tokens : range);
 
   // The rows of a plot, with a share of 0 at both ends. A logarithmic axis needs a start above 0 for the first bin.
-  const binRows = ({ edges, counts, logarithmic }) => Object.entries(counts).flatMap(([deployment, of]) => {
+  const binRows = ({ edges, counts, logarithmic }, words) => Object.entries(counts).flatMap(([deployment, of]) => {
     const total = of.reduce((sum, count) => sum + count, 0);
     const at = (edge) => (logarithmic && edge === 0 ? edges[1] * 0.89 : edge);
     const bins = of.map((count, bin) => ({
-      deployment, count, low: at(edges[bin]), high: edges[bin + 1], range: range(edges[bin], edges[bin + 1]),
+      deployment, count, low: at(edges[bin]), high: edges[bin + 1], range: words(edges[bin], edges[bin + 1]),
       share: total ? (100 * count) / total : 0,
     }));
     const ground = (edge) => ({ deployment, low: edge, high: edge, count: 0, share: 0, range: "" });
@@ -73,14 +77,14 @@
     const bins = data.distributions[index("load")][metric];
     if (!bins) return null;
     const spec = structuredClone(specs.distribution[metric]);
-    spec.data.values = binRows(bins);
+    spec.data.values = binRows(bins, rangeOf(metric));
     const rows = spec.data.values;
     for (const { encoding: { x, y } } of spec.layer) {
       x.scale.domain = [rows[0].low, rows[rows.length - 1].high];
       y.scale.domain = [0, Math.max(...rows.map((row) => row.share))];
       if (!bins.logarithmic) continue;
       x.scale.type = "log";
-      x.title = "Milliseconds, logarithmic";
+      x.title += ", logarithmic";
     }
     return spec;
   };
@@ -125,7 +129,7 @@
   // All plots by id, in groups that are redrawn together.
   const groups = {
     curves: chosen("panel") ? curves.map((id) => [id, () => curveSpec(chosen("panel").value, id)]) : [],
-    bins: chosen("load") ? curves.slice(1).map((metric) => [`bins-${metric}`, () => binSpec(metric)]) : [],
+    bins: chosen("load") ? [...curves.slice(1), ...lengths].map((metric) => [`bins-${metric}`, () => binSpec(metric)]) : [],
     lines: chosen("point") ? [
       ["timeline-requests", () => lineSpec("requests", { running: "running", waiting: "waiting" })],
       ["timeline-kv", () => lineSpec("kv", { kv_percent: "KV cache in use" })],
@@ -176,7 +180,8 @@
     return made;
   };
 
-  const binTable = (title, { edges, counts }) => {
+  const binTable = (metric, { edges, counts }) => {
+    const title = document.querySelector(`[data-title="bins-${metric}"]`).textContent;
     const box = document.createElement("div");
     box.className = "scroll";
     box.tabIndex = 0;
@@ -185,12 +190,12 @@
     const table = box.appendChild(document.createElement("table"));
     table.createCaption().textContent = `${title}, number of samples`;
     const head = table.createTHead().insertRow();
-    cell(head, "th", "Milliseconds").scope = "col";
+    cell(head, "th", lengths.includes(metric) ? "Tokens" : "Milliseconds").scope = "col";
     for (const deployment of Object.keys(counts)) cell(head, "th", deployment, true).scope = "col";
     const body = table.createTBody();
     for (let bin = 0; bin + 1 < edges.length; bin += 1) {
       const row = body.insertRow();
-      cell(row, "th", range(edges[bin], edges[bin + 1])).scope = "row";
+      cell(row, "th", rangeOf(metric)(edges[bin], edges[bin + 1])).scope = "row";
       for (const of of Object.values(counts)) cell(row, "td", String(of[bin]), true);
     }
     return box;
@@ -199,9 +204,7 @@
   const writeBins = () => {
     const place = document.getElementById("bins");
     if (!place) return;
-    const tables = Object.entries(data.distributions[index("load")]).map(([metric, bins]) => (
-      binTable(document.querySelector(`[data-title="bins-${metric}"]`).textContent, bins)
-    ));
+    const tables = Object.entries(data.distributions[index("load")]).map(([metric, bins]) => binTable(metric, bins));
     place.replaceChildren(...tables);
   };
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import vl_convert
 
-from builders import report_data
+from builders import report_data, report_data_dataset
 from builders.archived_run import raw_result
+from builders.report_document import Document
+from servemark.records import Lengths, StagedPrompts
 from servemark.report import distributions, formatting, page
 from servemark.report.distributions import LINEAR_BINS, LOGARITHMIC_EDGES, Distribution, bins
 
@@ -102,10 +104,62 @@ def test_heaviest_load_of_the_first_workload_is_shown_first():
 def test_distribution_specifications_compile_without_data():
     data = report_data.troubled()
     specs = distributions.specs(["plain", "ray-tp2", report_data.HOSTILE])
-    assert list(specs) == list(formatting.METRICS)
+    assert list(specs) == [*formatting.METRICS, *formatting.LENGTHS]
     for spec in specs.values():
         assert spec["data"]["values"] == []
         values = [{"deployment": "plain", "low": 1.0, "high": 1.12, "count": 3, "share": 100.0, "range": "1 to 1.12"}]
         assert vl_convert.vegalite_to_vega({**spec, "data": {"values": values}})["marks"]
     loads = page.content(data).block["distributions"]
     assert [sum(load["ttft"]["counts"]["plain"]) for load in loads[:3]] == [64, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "edges"),
+    [
+        ([10, 12, 12, 15], (10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0)),
+        ([4], (4.0, 5.0)),
+        ([100, 900], None),
+        ([3, 100, 101], None),
+        ([0, 2], (0.0, 1.0, 2.0, 3.0)),
+    ],
+)
+def test_bins_of_lengths_have_whole_edges(lengths, edges):
+    found = bins({"a": np.asarray(lengths, dtype=float)}, whole=True)
+    assert all(edge == int(edge) for edge in found.edges) and (edges is None or found.edges == edges)
+    assert sum(found.counts["a"]) == len(lengths) and all(counted(found, "a", length) for length in lengths)
+
+
+def test_edges_above_a_factor_of_ten_are_those_of_the_dataset():
+    lengths = [3, 100, 101, 640]
+    found = bins({"a": np.asarray(lengths, dtype=float)}, whole=True)
+    of_record = Lengths.of([(length, 1) for length in lengths])
+    assert found.logarithmic and found.edges == of_record.edges and found.counts["a"] == of_record.counts
+
+
+def test_lengths_are_counted_for_a_dataset_only(tmp_path):
+    record, path = results(tmp_path, (1, 1, "VALID"))[0]
+    raw = raw_result(1, 1)
+    path.write_text(json.dumps(raw | {"input_lens": [5, 5, 5, 5, 5, 5, 5, 70]}))
+    (plain,) = distributions.distributions([(record, path)])
+    assert set(plain.metrics) == set(formatting.METRICS)
+    prompts = StagedPrompts(dataset="staged", name="mine", output_tokens=4)
+    (found,) = distributions.distributions(
+        [(record.model_copy(update={"load": record.load.model_copy(update={"prompts": prompts})}), path)]
+    )
+    inputs, outputs = found.metrics["input_tokens"], found.metrics["output_tokens"]
+    assert (inputs.counts["plain"][0], inputs.counts["plain"][-1], sum(inputs.counts["plain"])) == (7, 1, 8)
+    assert (outputs.edges, outputs.counts["plain"]) == ((4.0, 5.0), (8,))
+
+
+def test_report_shows_lengths_and_share_of_the_prefix_cache():
+    data = report_data_dataset.run()
+    document = Document(page.render(data, bundle=""))
+    drawings = {attributes.get("data-drawing") for _, attributes in document.tags}
+    assert {"bins-input_tokens", "bins-output_tokens"} <= drawings
+    rows = [row for row in document.cells("figures") if row[0] == "whole run"]
+    assert rows and all(row[4].rstrip("?") == "37.5" for row in rows)
+    assert {point["prefix_hit_share_median"] for point in document.block["points"]} == {report_data_dataset.SHARE}
+    assert any("prompts.jsonl" in cell for row in document.cells("reproduce") for cell in row)
+    other = Document(page.render(report_data.demo(), bundle=""))
+    assert not {"bins-input_tokens", "bins-output_tokens"} & {attributes.get("data-drawing") for _, attributes in other.tags}
+    assert "prefix caches" not in other.words

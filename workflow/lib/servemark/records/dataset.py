@@ -60,6 +60,11 @@ class DatasetSource(Strict):
         return f"{word or self.kind}-{digest}"
 
 
+def length_edges(most: int) -> list[int]:
+    """Return the edges of bins of lengths from 0 to above ``most``; each power of two begins four bins."""
+    return sorted({(4 + part) << power >> 2 for power in range(most.bit_length() + 1) for part in range(4)} | {0})
+
+
 class Lengths(Strict):
     """Distribution of a length over the rows. ``counts[i]`` rows have a length in [edges[i], edges[i + 1])."""
 
@@ -71,10 +76,10 @@ class Lengths(Strict):
 
     @classmethod
     def of(cls, by_length: Sequence[tuple[int, int]]) -> "Lengths":
-        """Return the distribution of (length, number of rows), at least one; each power of two begins four bins."""
+        """Return the distribution of (length, number of rows), at least one. :func:`length_edges` gives the edges."""
         rows = sum(number for _, number in by_length)
         least, most = min(length for length, _ in by_length), max(length for length, _ in by_length)
-        edges = sorted({(4 + part) << power >> 2 for power in range(most.bit_length() + 1) for part in range(4)} | {0})
+        edges = length_edges(most)
         counts = [sum(number for length, number in by_length if low <= length < high) for low, high in itertools.pairwise(edges)]
         used = [index for index, count in enumerate(counts) if count]
         first, last = used[0], used[-1]

@@ -246,7 +246,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("replica_requests", "requests of each replica, such as `r0=64 r1=66`; empty for one replica",
            _TEXT, lambda row: " ".join(f"{name}={count}" for name, count in measured.replicas(row.item).items()) or None),
     Column("prefix_hit_share", "share of the prompts' tokens that were in the servers' prefix cache; empty if not reported",
-           _NUMBER, lambda row: counters.hit_share(row.item.counters), figure=True),
+           _NUMBER, lambda row: counters.hit_share(row.item.counters), figure=True, label="Prefix hit share"),
     Column("preemptions", "requests that the servers preempted and computed again; empty if not reported",
            _WHOLE, lambda row: measured.preemptions(row.item), figure=True),
     Column("acceptance_length", "mean tokens of a step of speculative decoding; empty without it",
@@ -278,8 +278,9 @@ GROUPS = (THROUGHPUT, *LATENCIES.values())
 MEDIANS = tuple(column for group in GROUPS for column in group.columns)
 STEADY_MEDIANS = tuple(column for column in COLUMNS if column.name in {STEADY + median.name for median in MEDIANS})
 _SIDE = ("ttft_count", "steady_requests", "steady_in_flight", "in_flight", "in_flight_most", "peak_output_tokens_per_s", "tokens_per_chunk")
+_COUNTED = ("prefix_hit_share",)
 _PER_TOKEN = ("itl_per_token_ms", "steady_itl_per_token_ms")
-SIDE_MEDIANS = tuple(column for column in COLUMNS if column.name in (*_SIDE, *_PER_TOKEN))
+SIDE_MEDIANS = tuple(column for column in COLUMNS if column.name in (*_SIDE, *_PER_TOKEN, *_COUNTED))
 """What the report shows next to ``MEDIANS`` and ``STEADY_MEDIANS``, without its range."""
 VERDICTS = tuple(column for column in COLUMNS if column.verdicts)
 TERMINAL = tuple(column for column in COLUMNS if column.terminal)

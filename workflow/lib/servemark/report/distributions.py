@@ -1,7 +1,8 @@
-"""Count the per-request latencies of a load in bins, which are the same for every deployment.
+"""Count the per-request latencies of a load, and for a dataset also the lengths, in bins, which are the same for every deployment.
 
 Bins have steps of 1, 2 or 5 if the latencies of a load lie within a factor of ten; otherwise 20 per decade (preferred numbers R20 of
-ISO 3). The edges are constants, not logarithms, so every machine gets the same counts.
+ISO 3). The edges are constants, not logarithms, so every machine gets the same counts. Bins of lengths have whole edges, and above a
+factor of ten those of the dataset's record.
 """
 
 import math
@@ -14,7 +15,8 @@ import numpy as np
 
 from servemark.measurement import statistics
 from servemark.measurement.raw import RawError, read_raw
-from servemark.records import Measurement
+from servemark.records import Measurement, StagedPrompts
+from servemark.records.dataset import length_edges
 from servemark.records.restarts import configured
 from servemark.report import charts, formatting
 
@@ -25,13 +27,14 @@ _STEPS = tuple(float(f"{number}e{power}") for power in range(-4, 7) for number i
 LINEAR_BINS = 40
 """Maximum number of linear bins. The step is the smallest one that needs no more."""
 LINEAR_FACTOR = 10
+METRICS = {**formatting.METRICS, **formatting.LENGTHS}
 MOST = 150
 """Maximum of loads times deployments in a report. Above it, each workload keeps its lightest and heaviest load, or only the heaviest."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Bins of one latency. ``counts`` by deployment: entry i is the number of samples in [edges[i], edges[i + 1]) milliseconds."""
+    """Bins of one metric. ``counts`` by deployment: entry i is the number of samples in [edges[i], edges[i + 1]) milliseconds or tokens."""
 
     edges: tuple[float, ...]
     counts: Mapping[str, tuple[int, ...]]
@@ -40,7 +43,7 @@ class Bins:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The bins of each latency (keys of ``formatting.METRICS``) at one load of a workload, over all repetitions."""
+    """The bins of each metric (keys of ``METRICS``) at one load of a workload, over all repetitions. Lengths: of a dataset only."""
 
     workload: str
     concurrency: int | None
@@ -74,7 +77,7 @@ def distributions(results: Iterable[tuple[Measurement, Path]], most: int = MOST)
 
 
 def _metrics(results: _Results) -> dict[str, Bins]:
-    samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in formatting.METRICS}
+    samples: dict[str, dict[str, list[np.ndarray]]] = {metric: {} for metric in METRICS}
     for record, path in results:
         try:
             raw = read_raw(path)
@@ -84,16 +87,25 @@ def _metrics(results: _Results) -> dict[str, Bins]:
             # A damaged file may contain a negative time.
             values = np.maximum(np.asarray(seconds, dtype=np.float64) * statistics.MS, 0.0)
             samples[metric].setdefault(configured(record.deployment), []).append(values)
+        if isinstance(record.load.prompts, StagedPrompts):
+            for length in formatting.LENGTHS:
+                found = np.asarray([getattr(request, length) for request in raw.good], dtype=np.float64)
+                samples[length].setdefault(configured(record.deployment), []).append(found)
     pooled = {metric: {name: np.concatenate(parts) for name, parts in of.items()} for metric, of in samples.items()}
-    return {metric: bins(of) for metric, of in pooled.items() if sum(map(len, of.values()))}
+    return {metric: bins(of, whole=metric in formatting.LENGTHS) for metric, of in pooled.items() if sum(map(len, of.values()))}
 
 
-def bins(samples: Mapping[str, np.ndarray]) -> Bins:
-    """Count samples by deployment, in milliseconds. At least one deployment has a sample, and none is negative."""
+def bins(samples: Mapping[str, np.ndarray], *, whole: bool = False) -> Bins:
+    """Count samples by deployment, in milliseconds. At least one deployment has a sample, and none is negative.
+
+    Args:
+        whole: the samples are whole numbers of tokens, and so are the edges.
+    """
     low = min(float(values.min()) for values in samples.values() if len(values))
     high = max(float(values.max()) for values in samples.values() if len(values))
     logarithmic = high > LINEAR_FACTOR * low or high > LOGARITHMIC_EDGES[-1]
-    edges = np.asarray((0.0, *LOGARITHMIC_EDGES, math.inf) if logarithmic else _linear(low, high))
+    ladder = length_edges(int(high)) if whole else (0.0, *LOGARITHMIC_EDGES, math.inf)
+    edges = np.asarray(ladder if logarithmic else _linear(low, high, 1.0 if whole else 0.0), dtype=np.float64)
     counts = {name: np.histogram(values, edges)[0] for name, values in sorted(samples.items())}
     used = np.flatnonzero(np.sum(list(counts.values()), axis=0))
     first, last = int(used[0]), int(used[-1])
@@ -105,9 +117,9 @@ def bins(samples: Mapping[str, np.ndarray]) -> Bins:
     return Bins(tuple(shown), parts, logarithmic)
 
 
-def _linear(low: float, high: float) -> list[float]:
-    """Return multiples of a step, from below ``low`` to above ``high``. The step is at least a thousandth of ``high``."""
-    step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high)
+def _linear(low: float, high: float, least: float) -> list[float]:
+    """Return multiples of a step, from below ``low`` to above ``high``. The step is at least ``least`` and a thousandth of ``high``."""
+    step = next(step for step in _STEPS if (high - low) / step < LINEAR_BINS - 1 and 1000 * step >= high and step >= least)
     # Rounded, because 3 x 0.1 is not 0.3. One more edge on either side, because rounding moves an edge.
     return [round(number * step, 10) for number in range(math.floor(low / step) - 1, math.floor(high / step) + 3)]
 
@@ -122,11 +134,18 @@ def heaviest(found: Sequence[Distribution]) -> int:
     return sum(item.workload == found[0].workload for item in found) - 1 if found else 0
 
 
+def lengths(found: Iterable[Distribution]) -> dict[str, str]:
+    """Return the lengths that have bins at any load, with their labels."""
+    present = {metric for item in found for metric in item.metrics}
+    return {metric: label for metric, label in formatting.LENGTHS.items() if metric in present}
+
+
 def specs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the plot of each latency. ``names`` are the deployments of the legend."""
+    """Return the plot of each metric. ``names`` are the deployments of the legend."""
     found = {}
-    for metric, title in formatting.METRICS.items():
+    for metric, title in METRICS.items():
         counted = "gaps between chunks" if metric == "itl" else "requests"
         text = f"{title}: share of a deployment's {counted} in each bin, in percent. The tables of bins contain the same numbers."
-        found[metric] = charts.plot("bins", **charts.looks(names), counted=counted.capitalize(), description=text)
+        unit = "Tokens" if metric in formatting.LENGTHS else "Milliseconds"
+        found[metric] = charts.plot("bins", **charts.looks(names), counted=counted.capitalize(), unit=unit, description=text)
     return found

@@ -19,6 +19,8 @@ METRICS = {
     "itl": "Inter-token latency (between chunks)",
     "e2el": "End-to-end latency",
 }
+LENGTHS = {"input_tokens": "Input length", "output_tokens": "Output length"}
+"""Lengths of requests in tokens, of which the report has histograms for datasets."""
 MEMORY = {
     "weights_gib": "Weights per rank (GiB)",
     "kv_cache_gib": "KV cache per rank (GiB)",

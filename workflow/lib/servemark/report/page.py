@@ -191,6 +191,7 @@ def render(data: RunRecords, *, bundle: str | None = None, whole: bool | None = 
         router_pairs=[pair for pair in comparison.pairs(points, data) if shown.shows(pair.router)],
         loads_left_out=distributions.left_out(made.bins, points),
         heaviest=distributions.heaviest(made.bins),
+        lengths=distributions.lengths(made.bins),
         timelines=_with_load(block["timelines"]),
         roofline=[share for share in shares if shown.shows(share.point)],
         roofline_unknown=unknown,
