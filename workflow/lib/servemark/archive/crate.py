@@ -26,11 +26,12 @@ from servemark.report import gather
 from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
-FORMAT = 3
+FORMAT = 4
 """The archive's format, which the crate states as ``schemaVersion``.
 
 Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
-were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals.
+were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals. Per-request
+results of format 3 contain the outputs' texts, and its data block has no share of prefix cache hits.
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
