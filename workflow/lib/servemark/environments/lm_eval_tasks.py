@@ -12,7 +12,7 @@ from servemark.variables import passed_on
 
 
 def require(environment: Environment, tasks: Sequence[str], *, log: Path, timeout_s: float, watch: OwnerWatch) -> None:
-    """Look the tasks up in lm-eval, which takes about 10 s and no network.
+    """Look the tasks up in lm-eval, which takes about 12 s of CPU time and no network.
 
     Args:
         environment: lm-eval's.
