@@ -147,6 +147,9 @@ FORETOLD = {
 
 ELSEWHERE = {
     "checks": "test_low_accuracy_makes_points_suspect_and_failed_check_runs_alone_again",
+    "exports": "test_exports_and_publish_measure_nothing_and_publish_runs_once",
+    "publish": "test_exports_and_publish_measure_nothing_and_publish_runs_once",
+    "topologies": "test_choice_is_made_once_and_survives_reruns",
     "nothing": "test_first_run_measures_all_and_second_does_nothing",
     "failure": "test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap",
     "record": "test_deleted_record_is_restored_from_ledger",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def test_more_requests_in_flight_need_more_nodes(capsys):
     assert found["not_fewer"]["topology"]["nodes"] == 4
     assert [one["holds_load"] for one in found["topologies"][:2]] == [True, False]
     assert plan(capsys, LLAMA, *A10, "--concurrency", 64, "--nodes", 4)[0] == 1
+    more, same = plan(capsys, LLAMA, *A10, "--concurrency", 64)[1], plan(capsys, LLAMA, *A10)[1]
+    assert re.search(r"`topology: auto`\D* 3 ", more) and "5 node(s)" in more and "topology: auto" not in same
 
 
 def test_tensor_parallel_stays_within_a_node(capsys):

@@ -73,6 +73,20 @@ def test_reports_of_llmd_fit_the_published_schema(data):
         assert [error.message for error in validator.iter_errors(report)] == [], name
 
 
+def test_report_of_llmd_has_no_null_for_what_is_not_known(found):
+    def nulls(value: object, path: str) -> list[str]:
+        if isinstance(value, dict):
+            return [one for name, part in value.items() if name != "native" for one in nulls(part, f"{path}.{name}")]
+        parts = value if isinstance(value, list) else []
+        return [path] if value is None else [one for part in parts for one in nulls(part, path)]
+
+    summary = found.measurements[0].ttft_ms.model_copy(update={"std": None, "p99": None})
+    found.measurements[:] = [item.model_copy(update={"ttft_ms": summary}) for item in found.measurements]
+    found.checks.clear()
+    for name, report in export(found, "llmd-br-0.2.1").items():
+        assert nulls(report, name) == []
+
+
 def test_report_of_llmd_holds_the_figures(found):
     record = next(item for item in found.measurements if item.verdict == "VALID")
     report = export(found, "llmd-br-0.2.1")[f"{record.deployment}/{record.load.name}.json"]

@@ -30,7 +30,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def configured(site=None, model=str(LLAMA), concurrency=1, topology="auto", length=8192, **more):
-    workload = {"dataset": "random", "input_tokens": 1024, "output_tokens": 1024, "requests": 8, "concurrency": [concurrency], **more}
+    workload = {"dataset": "random", "input_tokens": 1024, "output_tokens": 1024, "requests": 8, **more}
+    workload["concurrency"] = concurrency if isinstance(concurrency, dict) else [concurrency]
     data = {
         "run": "r",
         "models": {"m": {"source": model, "load_format": "dummy"}},
@@ -80,6 +81,14 @@ def test_probed_hardware_comes_before_the_cluster_file():
 def test_load_decides_how_many_gpus_but_never_how_many_nodes():
     few, many, more = (chosen(configured(SITE | {"gpu": "h200"}, concurrency=count))[0] for count in (1, 400, 5000))
     assert few == (1, 2, 1, 1) and many == (1, 4, 1, 1) and more[0] == 1
+
+
+def test_highest_load_of_a_search_decides_as_a_load_of_its_own_does():
+    site, targets = SITE | {"gpu": "80GiB,2TB/s,312TFLOP/s"}, {"slo": {"ttft_ms": {"p95": 500}}, "requests": 1000}
+    search = {"search": {"from": 1, "to": 256}}
+    (shape, choices), (asked, others) = chosen(configured(site, concurrency=search, **targets)), chosen(configured(site, concurrency=256))
+    assert shape == asked and shape != chosen(configured(site))[0]
+    assert "256" in choices["d"].why and choices["d"].why == others["d"].why
 
 
 def test_kept_choice_survives_another_load_and_another_estimate():

@@ -58,6 +58,9 @@ def _summary(found: Ranking) -> Iterator[str]:
         yield f"{first.nodes} node(s), {first.world_size} GPU(s): the fewest that hold the model and the load{targets}{which}."
     else:
         yield f"Nothing on {found.nodes} node(s) holds the model and the load."
+    holds = min((one.topology.nodes for one in (*found.candidates, *found.missed)), default=0)
+    if found.fits and holds < found.candidates[0].topology.nodes:
+        yield f"`topology: auto` takes {holds} node(s): the fewest that hold the model. A higher load gets no more nodes."
     if fewer := found.not_fewer:
         topology, why = fewer
         less = not found.fits or topology.nodes < found.candidates[0].topology.nodes

@@ -77,7 +77,7 @@ def _stack(point: Point) -> Iterator[dict[str, Any]]:
     options = {f"--{name}": value for name, value in formatting.plain(point.options).items()}
     yield {
         "metadata": {"label": point.record.deployment, "cfg_id": _digest(point.plan.key_parts)},
-        "standardized": engine,
+        "standardized": _set(engine),
         "native": {"args": options, "envars": formatting.plain({**point.plan.inherited, **point.plan.variables})},
     }
     if topology.routed:
@@ -143,7 +143,8 @@ def _statistics(summary: Summary | None, units: str) -> dict[str, Any] | None:
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    """Return the values that are set, also those inside: the schema has no null for a value that is not known."""
+    return {name: _set(value) if isinstance(value, Mapping) else value for name, value in values.items() if value is not None}
 
 
 def _digest(parts: Any) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from servemark.config.expand import points
 from servemark.config.model import Config, Deployment
+from servemark.config.searches import ends
 from servemark.config.topology import AskedTopology, AutomaticTopology
 from servemark.errors import ConfigError, ServemarkError
 from servemark.machine import hardware
@@ -102,8 +103,8 @@ def _choose(config: Config, name: str, deployment: Deployment, folder: Path) -> 
 
 
 def _loads(config: Config, name: str) -> tuple[LoadPoint, ...]:
-    """Return one load point of each load; repetitions are alike."""
-    every = points(config, name)
+    """Return one load point of each load, and both ends of each search; repetitions are alike."""
+    every = points(config, name) + ends(config, name)
     return tuple({(one.workload, one.concurrency, one.request_rate): one for one in every}.values())
 
 
