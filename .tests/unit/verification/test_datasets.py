@@ -60,6 +60,16 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+def test_file_with_counted_lengths_is_compared_with_the_dataset_it_was_counted_from(run):
+    counted = {"sha256": "1" * 64, "rows": run.staged.rows - 1}
+    run.planned = run.planned.model_copy(update={**counted, "counted_from": run.staged.sha256})
+    assert run.wrong() == []
+    run.planned = run.planned.model_copy(update={"counted_from": "2" * 64})
+    assert len(run.wrong()) == 1
+    run.planned = run.planned.model_copy(update={"counted_from": ""})
+    assert len(run.wrong()) == 2, "sha256 and rows"
+
+
 def flip(path: Path, at: int) -> None:
     """Change one byte of a file."""
     text = bytearray(path.read_bytes())
