@@ -123,6 +123,13 @@ def test_files_of_a_split_follow_the_conventions_of_the_hub():
     assert chosen(["a/train/0000.parquet", "a/train/0001.parquet", "a/test/0000.parquet"], split="test") == ["a/test/0000.parquet"]
     assert chosen(["data.parquet", "more/data2.parquet"]) == ["data.parquet", "more/data2.parquet"], "without splits all are train"
     assert chosen(["plain/train-0.parquet", "raw/train-0.parquet"], subset="raw") == ["raw/train-0.parquet"]
+    nested = ["de/train/0.parquet", "en/train/0.parquet"]
+    with pytest.raises(DatasetRefused) as refused:
+        chosen(nested)
+    assert [chosen(nested, subset=name) for name in str(refused.value.do).rpartition(": ")[2].rstrip(".").split(", ")] == [
+        nested[:1],
+        nested[1:],
+    ], "each subset that the message names is accepted"
     for listed, changes in (
         (["plain/train-0.parquet", "raw/train-0.parquet"], {}),
         (["test.parquet"], {}),

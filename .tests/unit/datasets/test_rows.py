@@ -168,7 +168,7 @@ def test_row_that_the_template_refuses_has_its_number(tmp_path, model):
     text = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
     counts = token_counts.TokenCounts(model, chat_template.read(model, {"chat-template": text}))
     staged = staging.stage(written(tmp_path, GOOD, TALK), tmp_path / "cache", PROGRESS)
-    with pytest.raises(token_counts.RowRefused, match=r"row 2.*no system"):
+    with pytest.raises(token_counts.RowRefused, match=r"line 2 .*no system"):
         counts.longest(staged)
 
 

@@ -67,7 +67,7 @@ def test_chat_needs_a_template_of_the_model_or_of_the_deployment(without_templat
 def test_template_that_refuses_a_row_refuses_the_plan(tiny, tmp_path):
     dataset = staged(tmp_path, TALK)
     own = {"chat-template": "{% if messages | length > 1 %}{{ raise_exception('one message') }}{% endif %}{{ messages[0].content }}"}
-    with pytest.raises(PlanRefused, match="row 1: one message"):
+    with pytest.raises(PlanRefused, match="line 1 of the staged file: one message"):
         prompts.resolved([of(dataset, api="chat")], {dataset.name: dataset}, tiny, own)
 
 

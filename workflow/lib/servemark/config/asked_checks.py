@@ -61,8 +61,9 @@ def unreadable(config: Config) -> Iterator[Problem]:
                 continue
             if not os.access(one.task, os.R_OK) or not one.task.is_file():
                 yield Problem(loc, f"there is no readable file {shortened(str(one.task), 200)}")
-            elif len(list(itertools.islice(content.walk(str(one.task.absolute().parent)), MOST_FILES + 1))) > MOST_FILES:
+            elif len(list(itertools.islice(content.walk(str(one.task.absolute().parent), hidden=False), MOST_FILES + 1))) > MOST_FILES:
                 text = (
-                    f"has more than {MOST_FILES} files in its folder, and all are part of the ledger key; put the task into its own folder"
+                    f"its folder has more than {MOST_FILES} files, and the ledger key contains them all; "
+                    "move the task and its data into a folder of their own"
                 )
                 yield Problem(loc, text)

@@ -61,8 +61,8 @@ class Load(Strict):
     )
     api: Api = Field(
         default="completions",
-        description="`completions`: the prompt goes to /v1/completions as it is; `chat`: it goes to /v1/chat/completions as a user's "
-        "message, and the server applies the model's chat template (docs/how-to/my-prompts.md)",
+        description="`completions`: the prompt goes to /v1/completions as it is; `chat`: it goes to /v1/chat/completions as one "
+        "message of a user, a conversation with all its messages, and the server applies the chat template (docs/how-to/my-prompts.md)",
     )
     clients: Clients = Field(
         default=1,

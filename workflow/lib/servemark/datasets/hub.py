@@ -168,12 +168,16 @@ def choose(source: DatasetSource, listed: Collection[str], readme: Mapping[str, 
         parts = {path: set(re.split(r"[/._-]", path)) for path in data}
         found = [path for path in data if split in parts[path] and (not source.subset or source.subset in path.split("/")[:-1])]
         if len(folders := sorted({path.rpartition("/")[0] for path in found})) > 1:
-            raise _refused(source, f"{len(folders)} folders have the split {split}", f"Set `subset` to one of {', '.join(folders[:20])}.")
+            names = sorted({part for folder in folders for part in folder.split("/")} - {"", split})
+            what = f"{len(folders)} folders have the split {split}"
+            raise _refused(source, what, f"Set `subset` to the name of one folder: {', '.join(names[:20])}.")
         if split == DEFAULT_SPLIT and not source.subset and not any(words & set(_SPLITS) for words in parts.values()):
             found = data  # as the hub does
     if not found:
         seen = ", ".join(data[:5]) or "none"
-        raise _refused(source, f"no Parquet or JSON Lines file has the split {split}", f"Set another `split`. Its data files: {seen}.")
+        subset, keys = (f" in the subset {source.subset}", "`split` or `subset`") if source.subset else ("", "`split`")
+        what = f"no Parquet or JSON Lines file has the split {split}{subset}"
+        raise _refused(source, what, f"Set another {keys}. The dataset has these data files: {seen}.")
     return found
 
 

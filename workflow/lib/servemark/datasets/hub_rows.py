@@ -87,4 +87,4 @@ def _message(message: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _missing(column: str, names: Any) -> str:
-    return f"has no column `{column}`, but {', '.join(map(str, list(names)[:20]))}; set `column`"
+    return f"has no column `{column}`; its columns: {', '.join(map(str, list(names)[:20]))}. Set `column` to one of them"

@@ -24,7 +24,7 @@ _TEXT = "servemark"
 
 
 class RowRefused(Exception):
-    """The chat template refuses a row. The text has the number of the row and the template's own words."""
+    """The chat template refuses a row. The text has the line of the staged file and the template's own words."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _texts(path: Path, template: ChatTemplate | None) -> Iterator[str]:
             try:
                 yield template.render(row.get("messages") or chat_template.user(row["prompt"]))
             except chat_template.Refused as error:
-                raise RowRefused(f"row {number}: {error}") from None
+                raise RowRefused(f"line {number} of the staged file: {error}") from None
 
 
 def _contents(row: dict[str, Any]) -> list[str]:

@@ -155,7 +155,7 @@ class Checking:
         last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no output")
         unreachable = ended.exit_code != 0 and _UNREACHABLE.search(log)
         raise ServemarkError(
-            f"lm-eval exited with {ended.exit_code} and {'a' if results else 'no'} result: {last[:300]}",
+            f"lm-eval exited with code {ended.exit_code} and wrote {'a' if results else 'no'} result file. Its log ends with: {last[:300]}",
             reason="accuracy_data_unreachable" if unreachable else "accuracy_failed",
         )
 

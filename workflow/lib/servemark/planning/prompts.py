@@ -62,7 +62,9 @@ def _require_template(load: LoadPoint, model: Path, options: Mapping[str, Any]) 
 def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: TokenCounts) -> StagedPrompts:
     if dataset.conversations and load.api != "chat":
         raise PlanRefused(
-            f"{dataset.conversations} rows of {dataset.source.path} have `messages`, which /v1/completions does not take.",
+            f"{dataset.conversations} row(s) of {dataset.source.path} are conversations (lists of messages), "
+            f"but workloads.{load.workload} sends to /v1/completions.",
+            look=dataset.source.path,
             do=f"Set `api: chat` in workloads.{load.workload}.",
             reason="dataset_refused",
         )
@@ -79,9 +81,9 @@ def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: To
         longest = counts.longest(dataset)
     except RowRefused as error:
         raise PlanRefused(
-            f"The model's chat template refuses a conversation of {dataset.source.path}, {error}",
-            look=f"{dataset.path}, which has the rows in their order",
-            do="Correct the row, or set another template with the option `chat-template` of the deployment.",
+            f"The model's chat template refuses a conversation of {dataset.source.path}: {error}",
+            look=f"{dataset.path}, the staged file. It has no rows without a text, so lines of the source can have other numbers.",
+            do="Correct this conversation in the source, or set another template with the option `chat-template` of the deployment.",
             reason="dataset_refused",
         ) from None
     return prompts.model_copy(update=found | {"input_tokens": longest})
@@ -94,7 +96,8 @@ def _recorded(load: LoadPoint, dataset: Dataset, counts: TokenCounts) -> dict[st
     if dataset.responses is None:
         raise PlanRefused(
             f"Not every row of {dataset.source.path} has `output_tokens`, which `output_tokens: recorded` needs.",
-            do="Add them, or set a number of output tokens in the workload.",
+            look=dataset.source.path,
+            do=f"Set a number in workloads.{load.workload}.output_tokens, or add `output_tokens` to each row of your file.",
             reason="dataset_refused",
         )
     counted = recorded.counted(dataset, counts)

@@ -16,9 +16,12 @@ SOURCES = ("file", "sharegpt", "hf")
 
 
 class DatasetSource(Strict):
-    """Where prompts come from: exactly one of the keys ``file``, ``sharegpt`` and ``hf``. The others belong to ``hf``."""
+    """Where prompts come from: exactly one of the keys ``file``, ``sharegpt`` and ``hf``.
 
-    file: str | None = Field(default=None, description="JSON Lines file with a `prompt` in each line")
+    ``split``, ``subset`` and ``column`` belong to ``hf``, ``arrivals`` to ``file``.
+    """
+
+    file: str | None = Field(default=None, description="JSON Lines file with a `prompt` in each line, or `messages` for `api: chat`")
     sharegpt: str | None = Field(
         default=None,
         description="JSON file in the format of ShareGPT; the first message is the prompt, the second one the recorded response",
