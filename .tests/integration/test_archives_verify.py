@@ -24,23 +24,18 @@ def test_archives_of_changed_and_resumed_runs_verify(checkouts: Callable[[], Che
     chat |= {"repetitions": 2, "clients": 2, "concurrency": [2, 4]}
     deployments["b"] |= {"topology": {"data_parallel": 2}, "options": {"max-model-len": 256, "no-enable-prefix-caching": True}}
     assert verified(checkout) == ()
-    # The thresholds judge the stored points again. No server starts.
+    # Another option, and thresholds that judge the other deployment's stored points again.
     checkout.config["verdict"]["min_requests_per_slot"] = 1.0
-    assert verified(checkout) == ()
-    # Another option and back: the points come from the ledger, and the latest attempt had the other option.
     deployments["a"]["options"] = {"max-model-len": 384}
     assert verified(checkout) == ()
+    # The option back: the points come from the ledger, and the latest attempt had the other option. One more load: others are newer.
     deployments["a"]["options"] = {"max-model-len": 512}
-    assert verified(checkout) == ()
-    # One more load: some points of an attempt are older than others.
     chat["concurrency"] = [2, 4, 6]
     assert verified(checkout) == ()
-    # Other names for what was measured.
+    # Other names for what was measured, and two deployments with one ledger key.
     deployments["renamed"] = deployments.pop("a")
-    checkout.config["workloads"]["talk"] = checkout.config["workloads"].pop("chat")
-    assert verified(checkout) == ()
-    # Two deployments with one ledger key have the same results.
     deployments["twin"] = deployments["renamed"]
+    checkout.config["workloads"]["talk"] = checkout.config["workloads"].pop("chat")
     assert verified(checkout) == ()
     # Without its attempts, a run keeps its results.
     for attempts in checkout.results.glob("deployments/*/attempts"):

@@ -187,7 +187,7 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
             (checkout.path / f"fault-{waiting.pop(fault)}").write_text(fault)
         return not waiting
 
-    wait_until(all_injected, 90, "every deployment is ready once")
+    wait_until(all_injected, 180, "every deployment is ready once")
     done = running.wait(240)
 
     assert done.rc == 1, done.text
