@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -105,3 +108,38 @@ def test_ended_deployment_fails_its_checks(checked):
     checked.plain.stop()
     found = checked.run()
     assert found.value is None and found.failure.stage == "measure"
+
+
+def test_drafts_with_prompts_are_private_and_of_no_earlier_attempt(checked, monkeypatch):
+    plain = checked.plain
+    plain.up()
+    left = checked.place / ".draft-000"
+    left.mkdir(parents=True)
+    seen = {}
+    run = Checking._run
+
+    def looked(self, check, ready, draft, server):
+        seen.update(mode=draft.stat().st_mode & 0o777, left=left.exists())
+        return run(self, check, ready, draft, server)
+
+    monkeypatch.setattr(Checking, "_run", looked)
+    assert checked.run().failure is None and seen == {"mode": 0o700, "left": False}
+
+
+def test_failure_of_a_private_task_quotes_no_line_of_the_log(checked):
+    checked.plain.up()
+    checked.tell(fail="API request failed: an output of the model")
+    detail = checked.run().failure.detail
+    assert "code 1" in detail and "an output" not in detail
+
+
+def test_server_killed_during_a_check_is_a_failure_of_this_check(checked):
+    plain = checked.plain
+    plain.up()
+    checked.tell(sleep=3)
+    killer = threading.Timer(1.0, os.kill, (plain.pid(), signal.SIGKILL))
+    killer.start()
+    found = checked.run()
+    killer.join()
+    assert (found.failure.stage, found.failure.reason) == ("check_accuracy", "server_died")
+    assert checked.run().failure.stage == "measure", "this one did not run"

@@ -32,6 +32,12 @@ def test_unknown_task_is_named(python, tmp_path):
     assert caught.value.reason == "accuracy_task_unknown" and "gsm8kk" in caught.value.what and "gsm8k," not in caught.value.what
 
 
+def test_tag_is_refused_because_it_has_no_result_of_its_own(python, tmp_path):
+    with pytest.raises(EnvironmentRefused) as caught:
+        require(python, tmp_path, "gsm8k", "ai2_arc")
+    assert caught.value.reason == "accuracy_task_unknown" and "ai2_arc" in caught.value.what and "gsm8k" not in caught.value.what
+
+
 def test_broken_lm_eval_is_refused(tmp_path):
     with pytest.raises(EnvironmentRefused) as caught:
         require("/bin/false", tmp_path, "gsm8k")

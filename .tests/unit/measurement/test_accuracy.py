@@ -79,6 +79,30 @@ def test_group_has_its_own_value_and_the_examples_of_its_tasks(tmp_path):
     assert (found.value, found.stderr, found.samples) == (0.6, None, 10)
 
 
+def test_tag_is_no_task_so_no_value_of_one_of_its_tasks_counts(tmp_path):
+    tasks = {"arc_challenge": {"acc,none": 0.3}, "arc_easy": {"acc,none": 0.9}}
+    path = written(tmp_path / "r.json", result(results=tasks, groups=None))
+    with pytest.raises(ServemarkError) as caught:
+        accuracy.read(path, GSM8K.model_copy(update={"name": "ai2_arc"}))
+    assert caught.value.reason == "accuracy_failed" and "arc_easy" in caught.value.what
+
+
+@pytest.mark.parametrize("own", ["mine", "capitals"])
+def test_own_task_or_group_may_have_another_name_than_the_check(tmp_path, own):
+    tasks = {"capitals": {"acc,none": 0.7}}
+    path = written(tmp_path / "r.json", result(results=tasks))
+    assert accuracy.read(path, OWN.model_copy(update={"name": own})).value == 0.7
+    group = {"a": {"acc,none": 0.2}, "both": {"acc,none": 0.6}, "b": {"acc,none": 1.0}}
+    path = written(tmp_path / "g.json", result(results=group, groups={"both": group["both"]}))
+    assert accuracy.read(path, OWN.model_copy(update={"name": own})).value == 0.6
+
+
+def test_result_file_keeps_no_examples_of_a_task(tmp_path):
+    path = written(tmp_path / "r.json", result(configs={"gsm8k": {"fewshot_config": {"samples": ["a secret"]}}}))
+    accuracy.without_task_texts(path)
+    assert json.loads(path.read_text()) == result()
+
+
 def test_unknown_metric_names_those_that_exist(tmp_path):
     with pytest.raises(ServemarkError) as caught:
         accuracy.read(written(tmp_path / "r.json", result()), GSM8K.model_copy(update={"metric": "acc,none"}))
@@ -136,3 +160,18 @@ def test_store_returns_intact_entries_only(tmp_path):
     store.store(kept, path)
     assert store.find(kept.check.key) is not None, "a damaged entry is replaced"
     assert not list(store.root.glob("*/.draft-*"))
+
+
+def test_two_runs_may_store_one_check_at_once(tmp_path, monkeypatch):
+    store, path = Checks(tmp_path / "ledger"), written(tmp_path / "r.json", result())
+    kept = record(0.85, result=RESULT, result_sha256=file_sha256(path))
+    real = accuracy.os.rename
+
+    def second(source, target):
+        monkeypatch.setattr(accuracy.os, "rename", real)
+        store.store(kept, path)
+        real(source, target)
+
+    monkeypatch.setattr(accuracy.os, "rename", second)
+    store.store(kept, path)
+    assert store.find(kept.check.key) is not None and not list(store.root.glob("*/.draft-*"))

@@ -36,9 +36,15 @@ def test_second_failure_for_the_same_reason_is_a_permanent_gap(end):
     assert again.kept and again.hole["point"] == "gsm8k" and again.hole["reason"] == "accuracy_failed"
 
 
-@pytest.mark.parametrize("changes", [{"reason": "accuracy_data_unreachable"}, {"reason": "server_died", "stage": "measure"}])
+@pytest.mark.parametrize(
+    "changes", [{"reason": "accuracy_data_unreachable"}, {"reason": "content_changed"}, {"reason": "server_died", "stage": "measure"}]
+)
 def test_cause_outside_the_check_never_makes_a_permanent_gap(end, changes):
     assert [end(failed(**changes)).kept for _ in range(3)] == [None] * 3
+
+
+def test_check_that_kills_the_server_twice_is_a_permanent_gap(end):
+    assert end(failed("server_died")).kept is None and end(failed("server_died")).kept
 
 
 def test_another_check_of_this_name_starts_over(end):

@@ -77,9 +77,11 @@ class Checking:
         key = Path(ready.key_file).read_text().strip()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
         server, started_at = ServerWatch(attempt, scrapes, here.timeouts.no_progress), utc_now()
+        for left in folder.glob(".draft-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        # lm-eval writes prompts and outputs there.
         draft = folder / f".draft-{attempt.name}"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
+        draft.mkdir(mode=0o700)
         here.progress.say(f"{check.name}: lm-eval sends at most {check.limit} examples of each task")
         server.begin()
         ended = self._run(check, ready, draft, server)
@@ -88,10 +90,13 @@ class Checking:
         facts = ServerFacts(same_process=server.same_processes, died=died, hung=server.hung)
         try:
             if failure := measuring.end_deployment(attempt, f"the check {check.name}", facts, server.blamed):
-                return self._failed(check, failure, attempt)
+                # The check ran, so a second such failure is a permanent gap.
+                return self._failed(check, failure.model_copy(update={"stage": STAGE}), attempt)
             here.check()
             found = self._found(check, ended, draft)
             produced = next(draft.glob("lm-eval_*.json"))
+            if check.task:
+                accuracy.without_task_texts(produced)
             os.replace(produced, folder / RESULT)
         except ServemarkError as error:
             storage.require(folder)
@@ -152,10 +157,12 @@ class Checking:
         if ended.exit_code == 0 and results:
             return accuracy.read(results[0], check)
         log = self.here.log.read_text(errors="replace")
-        last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no output")
         unreachable = ended.exit_code != 0 and _UNREACHABLE.search(log)
+        # The last line of the log may quote an output, and a user's own task may be private.
+        last = "" if check.task else next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no output")
         raise ServemarkError(
-            f"lm-eval exited with code {ended.exit_code} and wrote {'a' if results else 'no'} result file. Its log ends with: {last[:300]}",
+            f"lm-eval exited with code {ended.exit_code} and wrote {'a' if results else 'no'} result file."
+            + (f" Its log ends with: {last[:300]}" if last else ""),
             reason="accuracy_data_unreachable" if unreachable else "accuracy_failed",
         )
 

@@ -45,8 +45,7 @@ def read(path: Path, asked: AskedCheck) -> Found:
     try:
         content = json.loads(path.read_bytes())
         results, counts = content["results"], content["n-samples"]
-        # A group of tasks has an entry of its own next to those of its tasks.
-        task = asked.name if asked.name in results else next(iter(results))
+        task = _task(content, asked)
         numbers = {name: value for name, value in results[task].items() if "," in name and _is_number(value)}
         metrics = [name for name in numbers if not name.partition(",")[0].endswith("_stderr")]
         if asked.metric is not None and asked.metric not in metrics:
@@ -69,6 +68,29 @@ def read(path: Path, asked: AskedCheck) -> Found:
         raise ServemarkError(
             f"lm-eval's result file {path.name} cannot be used: {type(error).__name__}: {str(error)[:200]}", reason="accuracy_failed"
         ) from None
+
+
+def without_task_texts(path: Path) -> None:
+    """Remove the tasks' configurations from lm-eval's result file: they contain instructions, and can contain examples."""
+    content = json.loads(path.read_bytes())
+    content.pop("configs", None)
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def _task(content: Mapping[str, Any], asked: AskedCheck) -> str:
+    """Return the task or group whose result is that of the check. The name of a user's own task may differ from the check's."""
+    results = content["results"]
+    if asked.name in results:
+        return asked.name
+    # A group has an entry of its own next to those of its tasks. A tag has none.
+    own = list(content.get("groups") or results)
+    if asked.task and len(own) == 1:
+        return str(own[0])
+    raise ServemarkError(
+        f"The check {asked.name} has no result of its own. lm-eval ran {', '.join(results) or 'no task'}.",
+        do="Name one task, or a group that lm-eval aggregates, or write one check for each task.",
+        reason="accuracy_failed",
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -150,7 +172,12 @@ class Checks:
             record.write(draft / RECORD)
             if self.find(record.check.key) is None:
                 shutil.rmtree(entry, ignore_errors=True)
-                os.rename(draft, entry)
+                try:
+                    os.rename(draft, entry)
+                except OSError:
+                    if self.find(record.check.key) is None:
+                        raise
+                    # Another run stored the same check meanwhile.
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 

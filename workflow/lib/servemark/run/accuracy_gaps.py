@@ -59,8 +59,8 @@ def _kept(run_folder: Path, record: Accuracy, patterns: Sequence[str]) -> str | 
     assert record.failure, "only failed checks are judged"
     if any(fnmatch.fnmatchcase(f"{record.deployment}/{record.check.name}", pattern) for pattern in patterns):
         return "accepted by accept_invalid"
-    # A check that did not run, because the deployment failed, always runs again.
-    if record.failure.stage != STAGE or record.failure.reason in OUTSIDE:
+    # A check that did not run, because the deployment failed or its task could not be read, always runs again.
+    if record.failure.stage != STAGE or record.failure.reason in (*OUTSIDE, "content_changed"):
         return None
     earlier = map(Accuracy.read_or_none, sorted(_folder(run_folder, record).glob(f"{record.check.name}.*.json")))
     same = (one for one in earlier if one and one.failure and one.check.key == record.check.key)
