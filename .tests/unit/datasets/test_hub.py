@@ -106,6 +106,24 @@ def test_snapshot_in_a_hugging_face_cache_is_used_if_it_is_whole(served, tmp_pat
     assert staging.stage(source(), tmp_path / "cache", PROGRESS) == found and served.asked != []
 
 
+def test_part_of_a_split_in_a_cache_does_not_count_as_the_split(served, tmp_path, monkeypatch):
+    rows = {name: f'{{"prompt": "{name}"}}\n'.encode() for name in ("data/train_a.jsonl", "data/train_b.jsonl")}
+    served.commits[FIRST] = {"README.md": b"no statement of files", **rows}
+    snapshot = tmp_path / "home" / "hub" / "datasets--org--small-set" / "snapshots" / FIRST
+    (snapshot / "data").mkdir(parents=True)
+    (snapshot / "data" / "train_a.jsonl").write_bytes(rows["data/train_a.jsonl"])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = []
+    monkeypatch.setattr(PROGRESS, "say", said.append)
+    assert staging.stage(source(), tmp_path / "offline", PROGRESS).rows == 1 and any("HF_HUB_OFFLINE" in text for text in said)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert staging.stage(source(), tmp_path / "online", PROGRESS).rows == 2
+    (snapshot / "data" / "train_b.jsonl").write_bytes(rows["data/train_b.jsonl"])
+    asked = served.fetched().count("data/train_a.jsonl")
+    assert staging.stage(source(), tmp_path / "whole", PROGRESS).rows == 2
+    assert served.fetched().count("data/train_a.jsonl") == asked, "the hub listed the files, and the cache has them all"
+
+
 @pytest.mark.parametrize(("code", "reason"), [("RepoNotFound", "hub_repository_missing"), ("GatedRepo", "hub_gated")])
 def test_refusals_of_the_hub_have_the_page_of_the_dataset(served, tmp_path, code, reason):
     served.faults = [Fault("/api/", 401, headers={"X-Error-Code": code})]
@@ -162,6 +180,31 @@ def test_messages_end_before_the_recorded_response(tmp_path, messages, form):
     found = list(hub_rows([path], "m"))
     assert found[0] == Row(messages=({"role": "user", "content": "Why?"},), response="Because.")
     assert found[1:] == ([None] if form == "parquet" else []), "a response alone is no request"
+
+
+def test_patterns_of_a_readme_match_as_in_the_hubs_own_library():
+    listed = ["a.jsonl", "extra/b.jsonl", "extra/deep/c.jsonl"]
+    assert chosen(listed, {"configs": [{"config_name": "default", "data_files": "*.jsonl"}]}) == ["a.jsonl"]
+    assert chosen(listed, {"configs": [{"config_name": "default", "data_files": "**/*.jsonl"}]}) == listed
+    with pytest.raises(DatasetRefused, match="README"):
+        chosen(listed, {"configs": [{"config_name": "default", "data_files": "a**"}]})
+
+
+def test_row_that_nobody_can_correct_is_left_out(tmp_path):
+    path = tmp_path / "train.jsonl"
+    question, empty = {"role": "user", "content": "Why?"}, {"role": "user", "content": " "}
+    called, answer = {"role": "assistant", "content": None}, {"role": "assistant", "content": "So."}
+    talks = [[question, called, question, answer], [empty, answer], [question, answer, answer]]
+    path.write_text("".join(json.dumps({"p": talk}) + "\n" for talk in talks) + "\n")
+    first, *others = hub_rows([path], "p")
+    assert [message["content"] for message in first.messages] == ["Why?", "", "Why?"] and first.response == "So."
+    assert others == [None, None]
+
+
+def test_lengths_of_a_column_with_gaps_are_whole_numbers(tmp_path):
+    path = tmp_path / "train.parquet"
+    path.write_bytes(table(p=["a", "b", "c"], output_tokens=pa.array([12.0, float("nan"), None])))
+    assert [row.output_tokens for row in hub_rows([path], "p")] == [12, None, None]
 
 
 @pytest.mark.parametrize(

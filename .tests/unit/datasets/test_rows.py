@@ -252,3 +252,27 @@ def test_bad_arrivals_have_their_line_number(tmp_path, moment):
 def test_arrivals_at_one_moment_have_no_rhythm(tmp_path):
     with pytest.raises(DatasetRefused):
         staging.stage(trace(tmp_path, 1, 1), tmp_path / "cache", PROGRESS)
+
+
+@pytest.mark.parametrize("moment", [int("9" * 400), 1e308, 1_800_000_000_000])
+def test_timestamp_that_is_no_time_in_seconds_is_a_fault(tmp_path, moment):
+    (fault,) = rows.faults(trace(tmp_path, 1, moment), recorded=False, chat=False)
+    assert fault.startswith("line 2")
+
+
+def test_check_finds_what_the_run_refuses_in_a_trace(tmp_path):
+    assert len(rows.faults(trace(tmp_path, 3, 3, 3), recorded=False, chat=False)) == 1, "one moment has no rate"
+    source = trace(tmp_path, 1, 2, 3)
+    assert rows.faults(source, recorded=False, chat=False, requests=3) == []
+    assert len(rows.faults(source, recorded=False, chat=False, requests=4)) == 1
+
+
+def test_same_rows_stay_readable_for_all_who_could_read_them(tmp_path):
+    source = written(tmp_path, b'{"prompt": "a"}')
+    staged = staging.stage(source, tmp_path / "cache", PROGRESS)
+    assert os.stat(staged.path).st_mode & 0o777 == 0o644
+    private = tmp_path / "private.jsonl"
+    private.write_bytes(Path(source.path).read_bytes())
+    private.chmod(0o600)
+    assert staging.stage(DatasetSource(file=str(private)), tmp_path / "cache", PROGRESS).path == staged.path
+    assert os.stat(staged.path).st_mode & 0o777 == 0o644

@@ -68,3 +68,11 @@ def test_refusal_of_a_template_has_its_words(tmp_path):
     config(tmp_path, chat_template="{{ raise_exception('roles must alternate') }}")
     with pytest.raises(chat_template.Refused, match="roles must alternate"):
         chat_template.read(tmp_path, {}).render(ASKED)
+
+
+def test_row_that_a_template_cannot_render_is_refused_with_its_error(tmp_path):
+    text = "{% for one in messages %}{% if one.role == 'tool' %}{{ one.tool_call_id[-9:] }}{% endif %}{{ one.content }}{% endfor %}"
+    template = chat_template.read(tmp_path, {"chat-template": text})
+    assert template and template.render(chat_template.user("x")) == "x"
+    with pytest.raises(chat_template.Refused, match="Undefined"):
+        template.render([*chat_template.user("x"), {"role": "tool", "content": "y"}])

@@ -69,7 +69,9 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
         with contextlib.suppress(OSError):
             if record and record.stat().st_mtime >= os.stat(source.path).st_mtime:
                 continue
-        for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat"):
+        # The ends of a search have as many requests as its loads need, which only the plan knows.
+        requests = 0 if workload.searched else max(workload.requests_of(1))
+        for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat", requests=requests):
             yield Problem(("workloads", name, "dataset", source.kind), fault)
 
 

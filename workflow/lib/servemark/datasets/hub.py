@@ -6,7 +6,6 @@ The repository's README.md may list the files of a split (``configs`` with ``dat
 its split. This is the hub's own convention: ``data/train-00000-of-00002.parquet``, ``SUBSET/train/0000.parquet``.
 """
 
-import fnmatch
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from fsspec.utils import glob_translate
 
 from servemark.errors import DatasetRefused
 from servemark.files import cache_lock
@@ -56,13 +56,23 @@ def fetch(source: DatasetSource, cache: Path, progress: Progress, *, caches: Pat
     """
     repository = parse(source)
     assert repository and repository.commit, "the configuration was checked"
-    if found := _in_caches(source, repository, hub_cache.folders(caches), progress):
-        return found
+    snapshots = [cache / f"datasets--{repository.folder}" / "snapshots" / repository.commit for cache in hub_cache.folders(caches)]
+    for snapshot in snapshots:
+        if paths := _complete(source, snapshot):
+            return _from_cache(snapshot, paths, progress)
     home = (cache / "datasets" / "hf" / repository.folder / repository.commit).absolute()
     with cache_lock.held(home.with_name(f".{home.name}.lock"), lambda: progress.waiting(f"another run downloads {repository.repository}")):
-        listed = _stated(home) or _listing(repository, home, progress)
+        if (listed := _stated(home)) is None and _offline():
+            for snapshot in snapshots:
+                if paths := _present(source, snapshot):
+                    progress.say("HF_HUB_OFFLINE is set, so servemark cannot ask the hub whether the split has more files than the cache")
+                    return _from_cache(snapshot, paths, progress)
+        listed = listed or _listing(repository, home, progress)
         _get({README} & listed.keys(), listed, repository, home, progress)
         paths = choose(source, listed, _readme(home))
+        for snapshot in snapshots:
+            if all((snapshot / path).is_file() and (snapshot / path).stat().st_size == listed[path].size for path in paths):
+                return _from_cache(snapshot, paths, progress)
         _get(paths, listed, repository, home, progress)
         files = _files(home, paths, cache)
         for file in files:
@@ -92,9 +102,13 @@ def _stated(home: Path) -> dict[str, RemoteFile] | None:
 
 
 def _require_online(repository: HubSource, home: Path) -> None:
-    # The same values as in huggingface_hub.
-    if (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in TRUE:
+    if _offline():
         raise hub_refused(repository, "hub_offline", look=home)
+
+
+def _offline() -> bool:
+    # The same values as in huggingface_hub.
+    return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in TRUE
 
 
 def _get(paths: Collection[str], listed: Mapping[str, RemoteFile], repository: HubSource, home: Path, progress: Progress) -> None:
@@ -112,26 +126,26 @@ def _get(paths: Collection[str], listed: Mapping[str, RemoteFile], repository: H
     shutil.rmtree(home / ".cache", ignore_errors=True)
 
 
-def _in_caches(
-    source: DatasetSource, repository: HubSource, caches: list[Path], progress: Progress
-) -> tuple[Path, tuple[ModelFile, ...]] | None:
-    for cache in caches:
-        snapshot = cache / f"datasets--{repository.folder}" / "snapshots" / repository.revision
-        if snapshot.is_dir() and (paths := _complete(source, snapshot)):
-            progress.say(f"found in a Hugging Face cache: {snapshot}")
-            return snapshot, _files(snapshot, paths, None)
-    return None
+def _from_cache(snapshot: Path, paths: list[str], progress: Progress) -> tuple[Path, tuple[ModelFile, ...]]:
+    progress.say(f"found in a Hugging Face cache: {snapshot}")
+    return snapshot, _files(snapshot, paths, None)
+
+
+def _present(source: DatasetSource, folder: Path) -> list[str]:
+    """Return the paths of a split that are in a folder."""
+    listed = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    try:
+        return choose(source, listed, _readme(folder))
+    except DatasetRefused:
+        return []
 
 
 def _complete(source: DatasetSource, folder: Path) -> list[str]:
-    """Return the paths with the rows in a folder; [] if one is missing, as far as their numbers tell."""
-    listed = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    try:
-        paths = choose(source, listed, _readme(folder))
-    except DatasetRefused:
-        return []
+    """Return the paths of a split if a folder certainly has all of them: README.md is there, and the files' names count them."""
+    paths = _present(source, folder)
     shards = [(path[: found.start()], int(found[2])) for path in paths if (found := _SHARD.search(path))]
-    return paths if all(sum(name == other for other, _ in shards) == count for name, count in shards) else []
+    numbered = len(shards) == len(paths) and all(sum(name == other for other, _ in shards) == count for name, count in shards)
+    return paths if numbered and (folder / README).is_file() else []
 
 
 def _files(folder: Path, paths: list[str], cache: Path | None) -> tuple[ModelFile, ...]:
@@ -163,7 +177,13 @@ def choose(source: DatasetSource, listed: Collection[str], readme: Mapping[str, 
             raise _refused(source, what, f"Set `subset` to one of {', '.join([*named][:20])}.")
         chosen = named[subset]
         patterns = list(_patterns(chosen["data_files"], split))
-        found = [path for path in data if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
+        # `*` matches within one folder, as in the hub's own library.
+        try:
+            found = [path for path in data if any(re.match(glob_translate(pattern), path) for pattern in patterns)]
+        except ValueError as error:
+            raise _refused(
+                source, f"its {README} has a pattern that cannot be used: {error}", "Take a copy of its files instead."
+            ) from None
     else:
         parts = {path: set(re.split(r"[/._-]", path)) for path in data}
         found = [path for path in data if split in parts[path] and (not source.subset or source.subset in path.split("/")[:-1])]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,19 +48,24 @@ def _parquet(path: Path, column: str) -> Iterator[Mapping[str, Any] | str]:
 def _lines(path: Path) -> Iterator[Mapping[str, Any] | str]:
     with open(path, "rb") as stream:
         while line := stream.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                yield f"is longer than {LONGEST_LINE // 2**20} MiB"
+                return
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 yield "is not JSON"
                 return
-            yield row if isinstance(row, dict) else "is no JSON object"
+            yield row if isinstance(row, dict) else "is not a JSON object"
 
 
 def _row(row: Mapping[str, Any], column: str) -> Row | str | None:
     """Return a row, its fault, or None if it is no request: its prompt is empty."""
     if column not in row:
         return _missing(column, row)
-    value, tokens = row[column], row.get(_LENGTH)
+    value, tokens = row[column], _whole(row.get(_LENGTH))
     if tokens is not None and (type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS):
         return f"`{_LENGTH}` must be a whole number from 1 to {MOST_TOKENS:,}, not {tokens!r:.40}"
     if value is None or (isinstance(value, str) and not value.strip()):
@@ -74,7 +80,8 @@ def _row(row: Mapping[str, Any], column: str) -> Row | str | None:
         return f"message {messages.index(None) + 1} of `{column}` needs `role` and `content`, or `from` and `value`"
     response = known.pop()["content"] if known and known[-1]["role"] == "assistant" else None
     known = list(itertools.dropwhile(lambda message: message["role"] == "assistant", known))
-    if not known:
+    # Nobody here can correct a dataset of the hub, so a row without something to respond to is left out.
+    if not known or known[-1]["role"] == "assistant" or any(one["role"] == "user" and one["content"] == "" for one in known):
         return None
     fault = messages_fault(known) or (response is not None and text_fault(response, "the response", empty=True))
     return fault or Row("", tokens, tuple(known), response)
@@ -83,7 +90,18 @@ def _row(row: Mapping[str, Any], column: str) -> Row | str | None:
 def _message(message: Mapping[str, Any]) -> dict[str, str] | None:
     role = message.get("role") or _SPEAKERS.get(str(message.get("from")))
     content = message.get("content", message.get("value"))
+    if role == "assistant" and content is None:
+        content = ""  # it only called tools
+    if isinstance(content, str) and not content.strip():
+        content = ""
     return {"role": role, "content": content} if isinstance(role, str) and content is not None else None
+
+
+def _whole(value: Any) -> Any:
+    """Return 12.0 as 12: Parquet has the whole numbers of a column with gaps as fractions, and a gap as NaN."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return value
 
 
 def _missing(column: str, names: Any) -> str:

@@ -1,7 +1,6 @@
 """Read the rows of a dataset, and name every row that cannot be used."""
 
 import json
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +11,8 @@ from servemark.datasets.hub_rows import hub_rows
 from servemark.datasets.row import LONGEST_LINE, MOST_TOKENS, Fault, Row, messages_fault, sendable, text_fault
 from servemark.records import DatasetSource
 
+_LATEST = 1e12
+"""Seconds. A later timestamp is no time; times in milliseconds since 1970 are above it."""
 FAULTS = 5
 """Faults that a message lists."""
 _CHUNK = 2**20
@@ -33,22 +34,23 @@ def read(source: DatasetSource, files: Sequence[Path] = ()) -> Iterator[Row | Fa
         yield from _sharegpt(source.path) if source.kind == "sharegpt" else _timed(source.path) if source.arrivals else _lines(source.path)
 
 
-def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
+def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int = 0) -> list[str]:
     """Return what is wrong with a dataset: at most :data:`FAULTS` rows in words, and how many further ones there are.
 
     Args:
         recorded: each row needs the number of its output tokens.
         chat: requests go to the chat route, which takes messages.
+        requests: of the largest load point, which recorded arrivals must cover.
     """
     found: list[str] = []
-    number, rows = 0, 0
+    number, rows, last = 0, 0, 0.0
     try:
         if not os.path.isfile(source.path):
             return [f"there is no file {os.path.abspath(source.path):.200}"]
         for place, row in enumerate(read(source), 1):
             fault = row if isinstance(row, Fault) else None
             if isinstance(row, Row):
-                rows += 1
+                rows, last = rows + 1, row.timestamp or 0.0
                 unit = "line" if source.kind == "file" else "entry"
                 if recorded and row.output_tokens is None and row.response is None:
                     fault = Fault(f"{unit} {place}", "has no `output_tokens`, which `output_tokens: recorded` needs")
@@ -61,7 +63,13 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool) -> list[str]:
         return [f"{source.path:.200} cannot be read: {error.strerror}"]
     if number > len(found):
         found.append(f"{number - len(found)} further rows cannot be used")
-    return found or ([] if rows else [f"{source.path:.200} has no rows"])
+    if found or not rows:
+        return found or [f"{source.path:.200} has no rows"]
+    if source.arrivals and last == 0:
+        return [f"{source.path:.200} has the same `timestamp` in every row"]
+    if source.arrivals and rows < requests:
+        return [f"{source.path:.200} has {rows} arrivals, and a load point sends {requests} requests"]
+    return []
 
 
 def _lines(path: str, *, timed: bool = False) -> Iterator[Row | Fault]:
@@ -107,7 +115,7 @@ def _row(line: bytes, place: str, *, timed: bool) -> Row | Fault:
     if tokens is not None and (type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS):
         return Fault(place, f"`output_tokens` must be a whole number from 1 to {MOST_TOKENS:,}, not {json.dumps(tokens):.40}")
     moment: Any = data.get("timestamp") if timed else None
-    if timed and (type(moment) not in (int, float) or not math.isfinite(moment)):
+    if timed and (type(moment) not in (int, float) or not abs(moment) <= _LATEST):
         return Fault(place, f"needs a `timestamp` in seconds for `arrivals: recorded`, not {json.dumps(moment):.40}")
     if "prompt" in data:
         return Row(data["prompt"], tokens, timestamp=moment)

@@ -38,6 +38,9 @@ class Draft:
         self._stream.close()
         self._path.chmod(mode)
         path = self._path.with_name(self._digest.hexdigest() + suffix)
+        with suppress(FileNotFoundError):
+            # The same rows: who may read them now must be able to read them afterwards.
+            self._path.chmod(mode | path.stat().st_mode & 0o777)
         self._path.replace(path)
         return path, self._digest.hexdigest()
 

@@ -104,15 +104,23 @@ def read(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:
     tokens = {name: _token(config.get(name)) for name in _SPECIAL_TOKENS if config.get(name)}
     always = {"tools": None, "documents": None, "add_generation_prompt": True} | tokens | _arguments(options)
 
-    def render(messages: Sequence[Message]) -> str:
+    faults = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
+
+    def made(messages: Sequence[Message]) -> str:
         return template.render(messages=[dict(message) for message in messages], **always)
+
+    def render(messages: Sequence[Message]) -> str:
+        try:
+            return made(messages)
+        except faults as error:
+            raise Refused(f"{type(error).__name__}: {error}") from None
 
     try:
         template = environment.from_string(_GENERATION.sub("", text))
-        render(user("x"))
+        made(user("x"))
     except Refused:
         pass
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError):
+    except faults:
         return None
     return ChatTemplate(render, hashlib.sha256(json.dumps([text, always], default=str).encode()).hexdigest())
 
