@@ -162,12 +162,12 @@ class RandomWorkload(Load, RandomPrompts):
 
 
 class StagedWorkload(Load):
-    """Recorded prompts of a file."""
+    """Recorded prompts of a file or of a dataset of the hub."""
 
     dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file`, `sharegpt` and `hf`")
     output_tokens: Count | Literal["recorded"] = Field(
-        description="output length, tokens, or `recorded`: each output has the length of its row: as the row states it, or as the model's "
-        "tokenizer counts the recorded response; the end-of-text token is ignored"
+        description="output length, tokens. `recorded`: each output has the length of its row. The row states it, or the model's tokenizer "
+        "counts the recorded response. The end-of-text token is ignored"
     )
     share_prompts: bool = Field(default=False, description="also put the prompts into the archive, not only their digest and lengths")
 

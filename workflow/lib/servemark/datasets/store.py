@@ -52,7 +52,7 @@ class Draft:
 
 @contextmanager
 def drafts(folder: Path, count: int = 1) -> Iterator[list[Draft]]:
-    """Make drafts in a folder. At the end, remove those that are not kept; at the start, remove those of killed processes.
+    """Make drafts in a folder. Remove those of killed processes before, and those that are not kept afterwards.
 
     Raises:
         StorageRefused: the folder takes no files.

@@ -170,14 +170,17 @@ class Checks:
             draft.chmod(0o755)
             link_or_copy(result, draft / RESULT)
             record.write(draft / RECORD)
-            if self.find(record.check.key) is None:
-                shutil.rmtree(entry, ignore_errors=True)
+            while True:
                 try:
                     os.rename(draft, entry)
+                    break
                 except OSError:
-                    if self.find(record.check.key) is None:
+                    if not entry.exists():
                         raise
-                    # Another run stored the same check meanwhile.
+                # Another run may have stored the same check. Only a damaged entry is replaced.
+                if self.find(record.check.key) is not None:
+                    break
+                shutil.rmtree(entry, ignore_errors=True)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
