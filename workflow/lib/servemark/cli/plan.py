@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from servemark.cli import plan_text
-from servemark.config.reserved import kebab
+from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
 from servemark.errors import ConfigError, PlanRefused, ServemarkError
 from servemark.planning import assumed, ranking
 from servemark.planning.plan_deployment import refused_options
-from servemark.planning.ranking import Question
+from servemark.planning.ranking import Question, Ranking
 from servemark.weights import shape
 from servemark.weights.architecture import Architecture
 
 CACHE = Path("results/cache")
+NO_NETWORK = ("hub_unreachable", "hub_offline")
 LARGEST = {"gpus_per_node": 32, "nodes": ranking.MAX_NODES, "context": 100_000_000, "concurrency": 1_000_000}
 
 
@@ -40,23 +41,43 @@ def plan(given: argparse.Namespace) -> None:
         PlanRefused: no topology on these nodes holds the model and the load, or may meet the targets.
     """
     asked = _asked(given)
-    try:
-        found = ranking.rank(asked.question, asked.nodes) if asked.nodes else ranking.fewest_nodes(asked.question)
-    except PlanRefused as error:  # an option that is no number
-        raise ConfigError(error.what, do=error.do, reason=error.reason) from None
+    found = _ranked(asked.question, asked.nodes)
     name = _name(asked.model)
+    uncounted = _without_effect(asked, found, _options(given.option or []))
     if given.json:
-        print(plan_text.as_json(found, name, asked.source))
+        print(plan_text.as_json(found, name, asked.source, uncounted))
     else:
         print(plan_text.table(found, name, asked.source), end="", flush=True)
+        if uncounted:
+            print(f"not counted: {', '.join(uncounted)}. Without these options the answer is the same (docs/explanation/planning.md).")
     if not found.fits:
         nodes = f"{found.nodes} node(s) of {given.gpus_per_node} GPUs"
+        if found.missed:
+            raise PlanRefused(
+                f"No topology on {nodes} can meet the targets of --slo.",
+                do="Relax the targets, or use faster GPUs, a shorter --context or a lower --concurrency.",
+                reason="targets_out_of_reach",
+            )
         raise PlanRefused(
-            f"No topology on {nodes} holds {asked.model} with this load{' and may meet the targets' if asked.question.targets else ''}.",
+            f"No topology on {nodes} holds {name} with this load{' and may meet the targets' if asked.question.targets else ''}.",
             do="Use more nodes or larger GPUs, a shorter --context, a lower --concurrency, or an fp8 KV cache "
             "(--option kv-cache-dtype=fp8).",
             reason="does_not_fit",
         )
+
+
+def _ranked(question: Question, nodes: int | None) -> Ranking:
+    try:
+        return ranking.rank(question, nodes) if nodes else ranking.fewest_nodes(question)
+    except PlanRefused as error:  # an option that is no number
+        raise ConfigError(error.what, do=error.do, reason=error.reason) from None
+
+
+def _without_effect(asked: Asked, found: Ranking, options: dict[str, Any]) -> list[str]:
+    """Return the options without which the ranking is the same, because the estimate does not count them here."""
+    rest = {option: {name: value for name, value in asked.question.options.items() if name != option} for option in options}
+    without = {option: _ranked(replace(asked.question, options=others), asked.nodes) for option, others in rest.items()}
+    return [option for option, other in without.items() if plan_text.numbers(other) == plan_text.numbers(found)]
 
 
 def _asked(given: argparse.Namespace) -> Asked:
@@ -70,7 +91,8 @@ def _asked(given: argparse.Namespace) -> Asked:
         model = shape.read(given.model, given.cache or CACHE)
         architecture = Architecture.from_config(model.config)
     except ServemarkError as error:
-        raise ConfigError(error.what, look=error.look, do=error.do, reason=error.reason) from None
+        by_hand = " Without a network, give the shape: KEY=VALUE,KEY=VALUE (docs/how-to/plan.md)." if error.reason in NO_NETWORK else ""
+        raise ConfigError(error.what, look=error.look, do=f"{error.do}{by_hand}", reason=error.reason) from None
     if architecture.unknown:
         raise ConfigError(
             f"The memory of {given.model} cannot be calculated ({architecture.unknown}).",
@@ -122,7 +144,9 @@ def _options(given: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", name) or (equals and not value):
             raise ConfigError(f"--option {text!r} is wrong.", do="Write --option NAME=VALUE, or NAME for a switch, as of `vllm serve`.")
-        found[kebab(name)] = value if equals else True
+        if why := refusal(kebab(name), SERVE_OPTIONS):
+            raise ConfigError(f"--option {kebab(name)} cannot be used: {why}.", do="Leave it out.", reason="bad_option")
+        found[kebab(name)] = {"true": True, "false": False}.get(value.lower(), value) if equals else True
     return found
 
 

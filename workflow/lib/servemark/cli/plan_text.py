@@ -56,6 +56,8 @@ def _summary(found: Ranking) -> Iterator[str]:
         fewest = min(one.topology.world_size for one in found.candidates if one.holds_load)
         which = f"; {fewest} GPUs hold it too, with pipeline stages inside a node" if fewest < first.world_size else ""
         yield f"{first.nodes} node(s), {first.world_size} GPU(s): the fewest that hold the model and the load{targets}{which}."
+    elif found.missed:
+        yield f"No topology on {found.nodes} node(s) can meet the targets; {len(found.missed)} topologies hold the model and the load."
     else:
         yield f"Nothing on {found.nodes} node(s) holds the model and the load."
     holds = min((one.topology.nodes for one in (*found.candidates, *found.missed)), default=0)
@@ -70,7 +72,7 @@ def _summary(found: Ranking) -> Iterator[str]:
         yield room
     if division := _division(found):
         yield division
-    if found.missed:
+    if found.missed and found.fits:
         yield f"{len(found.missed)} topologies hold the load but miss a target already by the bound."
 
 
@@ -102,8 +104,8 @@ def _division(found: Ranking) -> str | None:
     gpus = found.question.hardware.gpus
     server = _server(found, AskedTopology())
     return (
-        f"A division gives {nodes}: {ranking.whole_weights(found.question) / GIB:.1f} GiB of weights / "
-        f"{sum(gpu.memory_mib for gpu in gpus) / 1024:.1f} GiB of a node's GPUs. It counts memory that vLLM does not get (it uses "
+        f"Dividing the weights by the memory of a node's GPUs would give {nodes} node(s) ({ranking.whole_weights(found.question) / GIB:.1f} "
+        f"/ {sum(gpu.memory_mib for gpu in gpus) / 1024:.1f} GiB). That counts memory that vLLM does not get (it uses "
         f"{server.utilisation:.0%} of each GPU less {DRIVER_RESERVE_GIB:g} GiB of the driver), and leaves out activations, NCCL, CUDA "
         "graphs and the KV cache."
     )
@@ -156,13 +158,20 @@ def snippet(one: Candidate, name: str, source: str | None) -> str:
     deployment |= {"topology": shape} if (shape := sizes(one.topology)) else {}
     data |= {"environments": {"cuda": {"lock": "auto"}}, "deployments": {name: deployment | {"options": dict(one.question.options)}}}
     text = str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None))
-    return text if source else f"# Add the model {name} under `models`.\n{text}"
+    return text if source else f"# Under `models`, add your model with the name `{name}`.\n{text}"
 
 
-def as_json(found: Ranking, name: str, source: str | None) -> str:
-    """Return the whole ranking as JSON."""
+def as_json(found: Ranking, name: str, source: str | None, uncounted: Sequence[str]) -> str:
+    """Return the whole ranking as JSON; ``uncounted``: options that change nothing in it."""
+    first = found.candidates[0] if found.candidates else None
+    yaml_text = snippet(first, name, source) if first else None
+    return json.dumps(numbers(found) | {"options_not_counted": list(uncounted), "yaml": yaml_text}, indent=2)
+
+
+def numbers(found: Ranking) -> dict[str, Any]:
+    """Return what the ranking says, without the YAML for a configuration."""
     fewer, first = found.not_fewer, found.candidates[0] if found.candidates else None
-    data = {
+    return {
         "fits": found.fits,
         "nodes": first.topology.nodes if first and found.fits else None,
         "gpus": first.topology.world_size if first and found.fits else None,
@@ -172,9 +181,7 @@ def as_json(found: Ranking, name: str, source: str | None) -> str:
         "topologies": [_entry(one) for one in found.candidates],
         "miss_targets": [_entry(one) for one in found.missed],
         "refused": [{"topology": sizes(one.topology), "why": one.obstacle} for one in found.refused],
-        "yaml": snippet(first, name, source) if first else None,
     }
-    return json.dumps(data, indent=2)
 
 
 def _entry(one: Candidate) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from servemark.weights.files_read import INDEX, loaded
 from servemark.weights.hub_source import HubSource
 
 BUILTIN = "builtin:"
+_OF_HUB = re.compile(r"[\w.-]+/[\w.-]+(@\S+)?")
 _BY_HAND = re.compile(r"[a-z_][a-z0-9_.]*=.+", re.DOTALL)
 
 
@@ -62,9 +63,10 @@ def read(text: str, cache: Path, hub: Path | None = None) -> Shape:
     if path.is_file():
         return Shape(manifest.read_object(path))
     if not path.is_dir():
+        meant = f"For a model of the hub, write hf:{text}. Else give" if _OF_HUB.fullmatch(text) else "Give"
         raise WeightsRefused(
             f"There is no model {text!r}.",
-            do="Give a folder with config.json, the path of a config.json, hf:ORG/NAME@REVISION, or the keys of config.json as "
+            do=f"{meant} a folder with config.json, the path of a config.json, hf:ORG/NAME@REVISION, or the keys of config.json as "
             "KEY=VALUE,KEY=VALUE (docs/how-to/plan.md).",
             reason="model_missing",
         )
