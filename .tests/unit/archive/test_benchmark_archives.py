@@ -1,5 +1,8 @@
 """The archives behind the rows of docs/benchmarks: each verifies, and two of them give the ratio that the page states."""
 
+import csv
+import re
+
 import pytest
 
 from builders.paths import ROOT
@@ -14,7 +17,8 @@ MOST_BYTES = 2_000_000
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
 def test_archive_is_verified_and_named_on_the_page(archive):
     found = verify(archive)
-    assert found.wrong == () and found.measurements == 3 and found.figures == 144
+    # One repetition with a steady state, or three without.
+    assert found.wrong == () and (found.measurements, found.figures) in ((1, 78), (3, 144))
     assert archive.stat().st_size < MOST_BYTES
     assert f"docs/benchmarks/archives/{archive.name}" in PAGE
 
@@ -32,3 +36,25 @@ def test_comparison_gives_the_ratios_of_the_page():
         one = found[metric]
         assert (round(one.ratio, 2), round(one.low, 2), round(one.high, 2)) == (ratio, low, high), metric
         assert f"{ratio} x" in PAGE
+
+
+@pytest.mark.parametrize("name", ["humming", "marlin", "cut"])
+def test_one_changed_option_gives_the_ratio_of_its_row_and_is_no_result(name):
+    a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-engines{suffix}.tar.zst" for suffix in ("", f"-{name}"))
+    (point,) = compare(a, b).record.points
+    (found,) = [one for one in point.metrics if one.metric == "total_throughput"]
+    # The page's own base row has no archive here; the one here has the same options and two requests for each slot.
+    assert found.verdict == "cannot tell" and f"{found.b:,.0f}" in PAGE and f"({found.b / 26_999:.2f} x)" in PAGE
+
+
+def test_time_of_a_decode_step_is_the_sum_of_its_kernels():
+    parts = {"experts": "matmul_ogs", "attention": "(?i)flash::", "dense": "nvjet|cublas", "all-reduce": "cross_device", "gather": "nccl"}
+    found = dict.fromkeys(parts, 0.0)
+    with (ROOT / "docs/benchmarks/tp2-decode-steps.csv").open(newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            if row["rank"] == "rank 0":
+                part = next((part for part, pattern in parts.items() if re.search(pattern, row["kernel"])), None)
+                if part:
+                    found[part] += float(row["us"]) / 40_000
+    assert [round(value, 1) for value in found.values()] == [19.4, 5.9, 1.5, 1.4, 0.4]
+    assert "| 19.4 ms | 5.9 ms | 1.5 ms | 1.4 ms | 0.5 ms | 0.4 ms | 1.0 ms |" in PAGE
