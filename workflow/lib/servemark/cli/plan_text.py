@@ -104,8 +104,8 @@ def _division(found: Ranking) -> str | None:
     gpus = found.question.hardware.gpus
     server = _server(found, AskedTopology())
     return (
-        f"Dividing the weights by the memory of a node's GPUs would give {nodes} node(s) ({ranking.whole_weights(found.question) / GIB:.1f} "
-        f"/ {sum(gpu.memory_mib for gpu in gpus) / 1024:.1f} GiB). That counts memory that vLLM does not get (it uses "
+        f"Dividing the weights by the memory of a node's GPUs would give {nodes} node(s) "
+        f"({ranking.whole_weights(found.question) / GIB:.1f} / {sum(gpu.memory_mib for gpu in gpus) / 1024:.1f} GiB). That counts memory that vLLM does not get (it uses "
         f"{server.utilisation:.0%} of each GPU less {DRIVER_RESERVE_GIB:g} GiB of the driver), and leaves out activations, NCCL, CUDA "
         "graphs and the KV cache."
     )
