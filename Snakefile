@@ -35,7 +35,7 @@ wildcard_constraints:
     deployment=START,
     environment=NAME,
     model=NAME,
-    format="|".join(map(re.escape, FORMATS)),
+    format="|".join(map(re.escape, EXPORT_NAMES)),
     point=NAME,
     workload=NAME,
 

@@ -7,8 +7,8 @@ from pathlib import Path
 sys.path[:0] = [str(Path(workflow.basedir, folder)) for folder in ("workflow/lib", "plugins/snakemake-executor-plugin-slurm-guarded/src")]
 
 from servemark.config import checks, field_types
+from servemark.config.after import EXPORT_NAMES
 from servemark.config.load import refuse_unreadable
-from servemark.exports import FORMATS
 from servemark.run import code_digest, main_process, scheduled
 from servemark.run import serve as serving
 from snakemake_executor_plugin_slurm_guarded import quoting

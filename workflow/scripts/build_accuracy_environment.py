@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.environments import build as environment
 from servemark.environments import bytecode_cache, lm_eval_tasks, lockfiles
 from servemark.run.stage import stage

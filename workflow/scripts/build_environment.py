@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.environments import build as environment
 from servemark.environments import bytecode_cache, lockfiles
 from servemark.environments.container import Builder

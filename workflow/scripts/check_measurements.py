@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.config.restarts import starts
 from servemark.measurement.ledger import Ledger
 from servemark.records import record_files

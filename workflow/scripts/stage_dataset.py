@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.datasets import staging
 from servemark.records import DatasetSource
 from servemark.run.stage import stage

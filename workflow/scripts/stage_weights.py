@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.run.stage import stage
 from servemark.weights import staging
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.deployment.stop import stop
 from servemark.records import Plan
 from servemark.run.stage import stage

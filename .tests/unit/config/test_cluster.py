@@ -13,7 +13,8 @@ from builders.paths import ROOT
 from servemark.cli import reference
 from servemark.config.cluster import Site
 from servemark.config.expand import expand
-from servemark.config.load import load, read_resolved, validate
+from servemark.config.load import load, validate
+from servemark.config.resolved import read_resolved
 from servemark.errors import ConfigError
 
 CONFIG = ROOT / "config"

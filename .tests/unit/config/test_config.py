@@ -15,7 +15,8 @@ import yaml
 from builders.paths import ROOT
 from servemark.cli import reference
 from servemark.config.expand import expand, points
-from servemark.config.load import load, read_resolved, validate
+from servemark.config.load import load, validate
+from servemark.config.resolved import read_resolved
 from servemark.config.topology import AskedTopology
 from servemark.errors import ConfigError
 

@@ -9,7 +9,8 @@ import pytest
 from builders.config_text import BASE, failure, write
 from servemark.cli import check
 from servemark.config.expand import expand, points
-from servemark.config.load import load, read_resolved
+from servemark.config.load import load
+from servemark.config.resolved import read_resolved
 from servemark.config.searches import ends, most_points, searches, trial
 
 SLO = "slo: {ttft_ms: {p95: 500}}\n"

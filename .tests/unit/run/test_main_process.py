@@ -16,7 +16,7 @@ import yaml
 from builders import report_data
 from builders.paths import ROOT
 from servemark import records
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.deployment import attempts
 from servemark.files import storage
 from servemark.processes import identity

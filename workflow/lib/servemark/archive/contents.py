@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servemark.archive import seal as sealing
 from servemark.archive.crate import describe
-from servemark.config.load import read_resolved
+from servemark.config.resolved import read_resolved
 from servemark.config.workload import StagedWorkload
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state

@@ -1,7 +1,7 @@
 """What happens to results: formats of other projects, and a command after the archive."""
 
 import shlex
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -9,6 +9,7 @@ from servemark.config.field_types import distinct, refuse
 
 PLACE = "{archive}"
 ExportName = Literal["inferencex", "llmd-br-0.2.1"]
+EXPORT_NAMES: tuple[str, ...] = get_args(ExportName)
 Exports = Annotated[tuple[ExportName, ...], AfterValidator(distinct)]
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import sys
@@ -18,7 +17,7 @@ from servemark.config.cluster import FOLDER, Site
 from servemark.config.expand import ask_without_router, too_little_time, try_expand
 from servemark.config.model import Config
 from servemark.config.positions import Source, read
-from servemark.config.problems import Loc, Problem, config_error, describe, from_pydantic, shortened
+from servemark.config.problems import Loc, Problem, config_error, from_pydantic, shortened
 from servemark.config.restarts import without_repetitions
 from servemark.config.searches import unsearchable
 from servemark.errors import ConfigError
@@ -60,20 +59,6 @@ def read_mapping(path: Path) -> Source:
     if not isinstance(source.data, dict):
         raise _no_mapping(source.data, [source])
     return source
-
-
-def read_resolved(path: str | os.PathLike[str]) -> Config:
-    """Read a configuration written by ``Config.model_dump(mode="json")``; raise ConfigError if it is missing or does not fit."""
-    try:
-        return Config.model_validate(json.loads(Path(path).read_text(encoding="utf-8")))
-    except ValidationError as error:
-        fault = "; ".join(describe(problem, {}) for problem in from_pydantic(error, {}))
-    except (OSError, ValueError) as error:
-        fault = str(error)
-    raise ConfigError(
-        f"The resolved configuration {path} cannot be used: {fault}",
-        do="Delete it and run snakemake again, which writes it from the configuration.",
-    )
 
 
 def check_configfiles(argv: Sequence[str] | None = None) -> None:

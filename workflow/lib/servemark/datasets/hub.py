@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fsspec.utils import glob_translate
 
 from servemark.errors import DatasetRefused
 from servemark.files import cache_lock
@@ -177,7 +176,9 @@ def choose(source: DatasetSource, listed: Collection[str], readme: Mapping[str, 
             raise _refused(source, what, f"Set `subset` to one of {', '.join([*named][:20])}.")
         chosen = named[subset]
         patterns = list(_patterns(chosen["data_files"], split))
-        # `*` matches within one folder, as in the hub's own library.
+        # `*` matches within one folder, as in the hub's own library. Here, because every stage reads the configuration and few need this.
+        from fsspec.utils import glob_translate
+
         try:
             found = [path for path in data if any(re.match(glob_translate(pattern), path) for pattern in patterns)]
         except ValueError as error:

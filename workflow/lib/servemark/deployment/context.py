@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servemark.config.load import read_resolved
 from servemark.config.model import Config, Timeouts
+from servemark.config.resolved import read_resolved
 from servemark.containers import entering
 from servemark.deployment.launcher import on_node
 from servemark.errors import StageFailed

@@ -24,7 +24,7 @@ import numpy as np
 
 from servemark.measurement.clients import window
 from servemark.measurement.raw import Client, RawResult, Request, Results
-from servemark.measurement.reasons import reason
+from servemark.measurement.reasons import AGAIN, reason
 from servemark.measurement.statistics import span_of
 from servemark.records import LoadPoint, Reason
 
@@ -35,7 +35,6 @@ FACTOR = 3.0
 SHARE = 0.01
 """Share of the measurement that silences must take. p99, the finest percentile in a record, leaves out the same share."""
 INTERRUPTED = "interrupted"
-AGAIN = "To measure the point again, delete its record and run the same command again."
 
 
 @dataclass(frozen=True)

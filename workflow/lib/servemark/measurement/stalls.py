@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from servemark.measurement.raw import Request
-from servemark.measurement.reasons import reason
-from servemark.measurement.silence import AGAIN, FACTOR, LONG_S
+from servemark.measurement.reasons import AGAIN, reason
+from servemark.measurement.silence import FACTOR, LONG_S
 from servemark.records import Reason
 
 STALLED = "stalled"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from servemark.errors import StageFailed
-from servemark.measurement.silence import AGAIN
+from servemark.measurement.reasons import AGAIN
 from servemark.processes import identity
 from servemark.supervisor import process_request
 from snakemake_executor_plugin_slurm_guarded import commands

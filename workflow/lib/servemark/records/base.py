@@ -24,7 +24,8 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 class Strict(BaseModel):
     """Base of all parts: refuses unknown keys, and its values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    # A class is built when it is first used: each stage imports all records and uses a few.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
 
 
 class Failure(Strict):
