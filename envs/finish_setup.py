@@ -1,11 +1,14 @@
-"""Make .venv independent of the checkout's path.
+"""Make .venv independent of the checkout's path, and compile our packages.
 
 Run ``.venv/bin/python -I envs/finish_setup.py`` after each installation of packages. pip writes the folder's name into editable installs
 (.pth files) and into the first line of every script. Python reads .pth files in the locale's encoding (site.py): with ``LC_ALL=C`` no
 interpreter starts below a name with an umlaut. In a script's first line the kernel accepts no interpreter with a space or with more than
 127 bytes (execve(2)), and a shell misreads quotes. So this script removes the name from both.
+
+Each job of a run is a process of its own. Where PYTHONDONTWRITEBYTECODE is set, as in many images, it would compile our packages again.
 """
 
+import compileall
 import os
 import re
 import sys
@@ -53,6 +56,13 @@ def start_scripts(scripts: Path) -> None:
             new.replace(script)
 
 
+def compile_packages() -> None:
+    """Write the bytecode of our packages next to them. In a folder without write access, Python compiles them at each start as before."""
+    for folder in PACKAGES:
+        compileall.compile_dir(ROOT / folder, quiet=2)
+
+
 if __name__ == "__main__":
     find_packages(Path(sysconfig.get_path("purelib")))
     start_scripts(Path(sys.prefix, "bin"))
+    compile_packages()

@@ -26,7 +26,7 @@ def bare_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     path = base / "bare"
     path.mkdir()
     harness.copy_parts(path)
-    # Each script is a separate interpreter; without this, each would compile the library again.
+    # Each script is a separate interpreter; without this, each would compile the library again. What the repository has compiled is kept.
     compileall.compile_dir(path / "workflow" / "lib", quiet=1)
     compileall.compile_dir(prefix / "lib", quiet=1)
     return Checkout(path, base / "r0", harness.basic_config(prefix, base / "cache"))

@@ -39,13 +39,13 @@ GONE_S = 15.0
 
 
 def copy_parts(destination: Path) -> None:
-    """Copy the workflow's files. Links would not do: rules and library are found next to the Snakefile."""
+    """Copy the workflow's files, with their bytecode. Links would not do: rules and library are found next to the Snakefile."""
     for part in PARTS:
         source = ROOT / part
         if source.is_symlink():  # the profile: `snakemake --profile slurm`
             (destination / part).symlink_to(source.readlink())
         elif source.is_dir():
-            shutil.copytree(source, destination / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, destination / part, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
         else:
             shutil.copy2(source, destination / part)
     (destination / "results").mkdir()

@@ -173,3 +173,13 @@ def test_shell_splits_arguments_of_snakemake_correctly(tmp_path, snakemake_as_it
     assert shlex.split(utils.format_cli_arg("--wait-for-files", [path, "b"])) == ["--wait-for-files", path, "b"]
     assert shlex.split(utils.format_cli_arg("--config", ["'a b'"])) == ["--config", "a b"]
     assert utils.format_cli_arg("--jobs", 3) == "--jobs 3"
+
+
+def test_our_packages_are_compiled_at_setup(tmp_path, monkeypatch):
+    module = tmp_path / finish_setup.PACKAGES[0] / "one.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("pass\n")
+    monkeypatch.setattr(finish_setup, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    finish_setup.compile_packages()
+    assert Path(importlib.util.cache_from_source(str(module))).exists()
