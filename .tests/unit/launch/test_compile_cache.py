@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,30 @@ def test_compile_caches_are_not_in_the_ledger_key(tmp_path):
     names = set(compiled.variables(tmp_path, {}))
     assert {name for name in names if table.in_key(name)} == {"FLASHINFER_WORKSPACE_BASE"}
     assert "compile_cache" in Deployment.model_fields and "compile_cache" not in report_data.plan().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("keep", "age_s", "removed"),
+    [
+        (lambda whole: whole, 60, False),
+        (lambda whole: whole[:-1], 60, True),
+        (lambda whole: whole[:1000], 60, True),
+        (lambda whole: whole[:20], 60, True),
+        (lambda _: b"", 60, True),
+        (lambda whole: bytes(len(whole)), 60, True),
+        # A linker may still write it.
+        (lambda _: b"", 0, False),
+        # A text for the linker, as some packages have.
+        (lambda _: b"INPUT(-lm)", 60, False),
+    ],
+    ids=["whole", "last byte missing", "cut", "cut in the header", "empty", "zeros", "young", "text"],
+)
+def test_library_that_a_killed_compiler_left_is_removed_before_a_start(tmp_path, keep, age_s, removed):
+    (library, *_) = (path for path in sorted(Path(shutil.__file__).parent.rglob("lib-dynload/*.so")) if path.stat().st_size > 4096)
+    folder = place(tmp_path)
+    left = folder / "vllm" / "torch_compile_cache" / "so" / "c.main.so"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(keep(library.read_bytes()))
+    os.utime(left, (time.time() - age_s,) * 2)
+    compiled.prepare(folder, plan(), H200)
+    assert left.exists() is not removed

@@ -101,11 +101,11 @@ def _division(found: Ranking) -> str | None:
     needed = found.candidates[0].topology.nodes if found.fits else found.nodes + 1
     if nodes is None or nodes >= needed:
         return None
-    gpus = found.question.hardware.gpus
+    weights, memory = ranking.whole_weights(found.question) / GIB, sum(gpu.memory_mib for gpu in found.question.hardware.gpus) / 1024
     server = _server(found, AskedTopology())
     return (
         f"Dividing the weights by the memory of a node's GPUs would give {nodes} node(s) "
-        f"({ranking.whole_weights(found.question) / GIB:.1f} / {sum(gpu.memory_mib for gpu in gpus) / 1024:.1f} GiB). That counts memory that vLLM does not get (it uses "
+        f"({weights:.1f} / {memory:.1f} GiB). That counts memory that vLLM does not get (it uses "
         f"{server.utilisation:.0%} of each GPU less {DRIVER_RESERVE_GIB:g} GiB of the driver), and leaves out activations, NCCL, CUDA "
         "graphs and the KV cache."
     )

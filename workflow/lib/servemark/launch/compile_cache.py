@@ -3,15 +3,20 @@
 The libraries name compiled code by a digest of model, options and versions, so deployments can share a folder. Each environment, kind of
 node and engine shape has its own, so that servemark can report its state before a start, and users can delete old ones.
 
-Several servers may fill a folder at once: vLLM, Inductor, Triton and FlashInfer write a draft and rename it. vLLM writes one small file in
-place (compilation/backends.py, save_to_file; 0.25.1, 0.32.0): a server that reads it meanwhile ends with a SyntaxError, and not again at
-its next start.
+Several servers may fill a folder at once: vLLM, Inductor, Triton and FlashInfer write a draft and rename it, with two exceptions:
+
+* vLLM writes one small file in place (compilation/backends.py, save_to_file; 0.25.1, 0.32.0): a server that reads it meanwhile ends with a
+  SyntaxError, and not again at its next start.
+* Inductor's C++ compiler links its libraries in place, and Inductor takes any file that exists for complete (codecache.py, torch 2.13). If
+  a start is killed meanwhile, every later one ends with "file too short". So incomplete libraries are removed before each start.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import struct
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,8 @@ from servemark.variables.table import COMPILE_CACHES
 FOLDER = "compiled"
 WHAT = "what.json"
 STARTS = "starts"
+LINKING_S = 10.0
+"""Seconds after which nobody writes a library any more. Linking one of Inductor's takes less than a second."""
 # Key parts that change the compiled code of a folder.
 _OF_A_START = ("model", "options", "variables", "modules")
 
@@ -72,6 +79,8 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
+    for library in list(incomplete(folder)):
+        library.unlink(missing_ok=True)
     if not (folder / WHAT).exists():
         text = "Code that vLLM and its libraries compiled, for later starts. Delete it only while no server runs."
         write_atomically(folder / WHAT, json.dumps({"what": text, "for": purpose(plan, hardware)}, indent=2) + "\n")
@@ -81,6 +90,33 @@ def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None
         return "filled"
     used = (folder / STARTS, *(folder / below for below, _ in COMPILE_CACHES.values()))
     return "other" if any(path.is_dir() and any(path.iterdir()) for path in used) else "empty"
+
+
+def incomplete(folder: Path) -> Iterator[Path]:
+    """Yield the shared libraries that a killed compiler left unfinished below ``folder``."""
+    for library in folder.rglob("*.so"):
+        try:
+            old = time.time() - library.stat().st_mtime > LINKING_S
+            if old and not _is_whole(library):
+                yield library
+        except FileNotFoundError:
+            continue
+
+
+def _is_whole(library: Path) -> bool:
+    """Return whether a file has all that its ELF header announces. Other files are whole, unless they are empty or begin with zeros.
+
+    The linker writes the table of sections last. Its place, the size of an entry and their number are at fixed offsets (elf(5), 64 bits).
+    """
+    size = library.stat().st_size
+    with library.open("rb") as stream:
+        head = stream.read(64)
+    if head.strip(b"\0") and not b"\x7fELF\x02".startswith(head[:5]):
+        return True
+    if len(head) < 64:
+        return False
+    (table,), (entry, entries) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+    return bool(table) and size >= table + entry * entries
 
 
 def is_ours(plan: Plan) -> bool:
