@@ -9,8 +9,9 @@ import pytest
 from builders import report_data
 from builders.deployed import HARDWARE
 from builders.paths import FIXTURES
+from builders.planning import point
 from servemark.errors import PlanRefused
-from servemark.planning.software import require_software, uuids_unread, vocabulary_missing
+from servemark.planning.software import never_streamed, require_software, uuids_unread, vocabulary_missing
 from servemark.records import Gpu
 from servemark.weights import builtin
 from servemark.weights.architecture import Architecture
@@ -40,6 +41,21 @@ def test_gpt_oss_needs_the_vocabulary_up_to_vllm_0_30(vllm):
     require_software("big", cuda(vllm), SET, GPUS)
     assert vocabulary_missing(vllm, GPT_OSS, {})
     assert not vocabulary_missing(vllm, GPT_OSS, SET) and not vocabulary_missing(vllm, OTHER, {})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "load_format", "api", "named"),
+    [
+        (GPT_OSS, "dummy", "chat", ["mixed"]),
+        (GPT_OSS, "dummy", "completions", []),
+        (GPT_OSS, "auto", "chat", []),
+        (OTHER, "dummy", "chat", []),
+    ],
+)
+def test_chats_with_random_weights_of_gpt_oss_are_never_streamed(architecture, load_format, api, named):
+    load = point().model_copy(update={"workload": "mixed", "api": api})
+    found = never_streamed(architecture, load_format, [load, load])
+    assert [sentence.partition(":")[0] for sentence in found] == [f"workloads.{name}.api" for name in named]
 
 
 @pytest.mark.parametrize(

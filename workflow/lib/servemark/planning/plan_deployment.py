@@ -19,7 +19,7 @@ from servemark.planning import cuda_graphs, legality, memory
 from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
 from servemark.planning.options import EXPERT_PARALLEL, Server, flag, whole
-from servemark.planning.software import require_software, turned_off
+from servemark.planning.software import never_streamed, require_software, turned_off
 from servemark.records import (
     Argument,
     AskedCheck,
@@ -88,8 +88,9 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     options, no_size = cuda_graphs.resolve(deployment.options, topology, points, hardware)
     longest = None if unknown else whole(deployment.options, "max-model-len")
     too_long = legality.too_long({point.workload: point for point in points}, longest)
-    if unknown or errors or too_long or no_size:
-        reasons = (*unknown, *errors, *too_long, *no_size)
+    in_one_piece = never_streamed(architecture, manifest.load_format, points)
+    if unknown or errors or too_long or no_size or in_one_piece:
+        reasons = (*unknown, *errors, *too_long, *no_size, *in_one_piece)
         raise PlanRefused(
             "\n".join([f"deployments.{name} cannot be served:", *(f"  - {text}" for text in reasons)]),
             do=f"Change deployments.{name} in the configuration accordingly.",

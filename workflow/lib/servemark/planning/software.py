@@ -6,11 +6,11 @@ exits with ``FileNotFoundError: 'ninja'`` at the end of its start.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
-from servemark.records import EnvironmentCheck, Hardware, KernelTools, Topology
+from servemark.records import EnvironmentCheck, Hardware, KernelTools, LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 
 VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
@@ -45,6 +45,21 @@ def require_software(name: str, check: EnvironmentCheck, variables: Mapping[str,
             do=f"Remove {VOCABULARY} from the deployment's variables and from the cluster file's.",
             reason="bad_option",
         )
+
+
+def never_streamed(architecture: Architecture, load_format: str, points: Iterable[LoadPoint]) -> list[str]:
+    """Return a sentence for each workload whose outputs the server sends as one piece: chats with gpt-oss and random weights.
+
+    The server reads an output of gpt-oss as its chat format (Harmony). Random tokens have no such form: vLLM sends them whole at the end
+    (vllm/parser/harmony.py; seen with 0.32.0 on CPU in 24 of 24 outputs).
+    """
+    if architecture.model_type != "gpt_oss" or load_format != "dummy":
+        return []
+    return [
+        f"workloads.{name}.api: chat: the weights are random (load_format: dummy), and gpt-oss's server cannot read random outputs as its "
+        "chat format. It sends each as one piece, so no TTFT and no TPOT can be measured. Use `api: completions`, or real weights."
+        for name in sorted({point.workload for point in points if point.api == "chat"})
+    ]
 
 
 def vocabulary_missing(vllm: str, architecture: Architecture, variables: Mapping[str, str]) -> bool:
