@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +38,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, hugging_face: Path) -> Iterator[Standin
     with serving(StandinHub(REPOSITORY, {FIRST: small_model()}, {"main": FIRST})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         yield hub
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """Return a port of this machine on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return int(closed.getsockname()[1])

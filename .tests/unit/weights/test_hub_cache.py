@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants, snapshot_download
@@ -11,7 +12,7 @@ from huggingface_hub import constants, snapshot_download
 from builders import hub_cache as builder
 from builders.standin_hub import FIRST, REPOSITORY, SECOND, Fault, small_model, tensors
 from servemark.errors import WeightsRefused
-from servemark.weights import hub_cache, hub_source, staging
+from servemark.weights import hub_cache, hub_client, hub_source, shape, staging
 from servemark.weights.manifest import verify
 
 OTHER = f"hf:{builder.REPOSITORY}"
@@ -108,6 +109,53 @@ def test_unreachable_hub_leaves_the_branch_to_the_cache(hub, stage, hugging_face
     assert caught.value.reason == "hub_unreachable"
     snapshot = fill(hugging_face / "hub")
     assert stage().path == str(snapshot)
+
+
+@pytest.fixture
+def pauses(monkeypatch) -> list[float]:
+    """Return the pauses before further requests."""
+    found: list[float] = []
+    monkeypatch.setattr(hub_client, "time", SimpleNamespace(sleep=found.append))
+    return found
+
+
+@pytest.mark.parametrize("fault", [None, Fault("/api/models/", 503), Fault("/api/models/", 429)])
+def test_cached_commit_of_a_branch_is_used_after_the_first_failed_request(
+    hub, stage, hugging_face, told, pauses, monkeypatch, closed_port, fault
+):
+    if fault:
+        hub.faults.append(fault)
+    else:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port}")
+    snapshot = fill(hugging_face / "hub")
+    for _ in range(2):
+        found = stage()
+        assert (found.path, found.source, pauses) == (str(snapshot), f"hf:{REPOSITORY}@main (commit {FIRST})", [])
+    assert any(FIRST in words and f"{hugging_face / 'hub'} " in words for words in told.words)
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    hub.faults.clear()
+    hub.commits[SECOND], hub.branches["main"] = {**small_model(), "model.safetensors": tensors(2000)}, SECOND
+    assert stage().path.endswith(SECOND), "the fallback does not pin the branch"
+
+
+def test_without_a_cached_commit_of_the_branch_the_requests_are_repeated(hub, stage, hugging_face, pauses):
+    fill(hugging_face / "hub", lacks="tokenizer.json")
+    hub.faults.append(Fault("/api/models/", 503, times=2))
+    assert stage().source.endswith(f"(commit {FIRST})") and pauses == list(hub_client.PAUSES_S) and "tokenizer.json" in hub.fetched()
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_refusal_without_a_network_names_every_folder(hub, stage, hugging_face, tmp_path, monkeypatch, closed_port, offline):
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port}")
+    if offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    site = tmp_path / "absent"
+    folders = [tmp_path / "cache" / "models" / "hf", site, hugging_face / "hub"]
+    for work in (lambda: stage("hf:acme/Tiny-Lama", site), lambda: shape.read("hf:acme/Tiny-Lama", tmp_path / "cache", site)):
+        with pytest.raises(WeightsRefused) as caught:
+            work()
+        assert caught.value.reason == ("hub_offline" if offline else "hub_unreachable")
+        assert [folder for folder in folders if str(folder) not in caught.value.what] == []
 
 
 @pytest.mark.parametrize("lacks", ["config.json", "tokenizer.json", "model.safetensors"])

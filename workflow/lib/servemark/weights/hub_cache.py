@@ -10,13 +10,33 @@ from servemark.weights.files_read import INDEX, counted
 from servemark.weights.hub_source import HubSource
 
 
-def folders(configured: Path | None) -> list[Path]:
-    """Return the existing caches: the configured one, then those of ``HF_HUB_CACHE``, ``HF_HOME`` and the home folder."""
+def places(configured: Path | None) -> list[Path]:
+    """Return the folders of caches, also missing ones: the configured one, then ``HF_HUB_CACHE``, ``HF_HOME`` and the home folder."""
     from huggingface_hub import constants
 
     usual = (constants.HF_HUB_CACHE, f"{constants.HF_HOME}/hub", "~/.cache/huggingface/hub")
     named = [*([configured] if configured else []), *map(Path, usual)]
-    return list(dict.fromkeys(path for one in named if (path := one.expanduser().absolute()).is_dir()))
+    return list(dict.fromkeys(one.expanduser().absolute() for one in named))
+
+
+def folders(configured: Path | None) -> list[Path]:
+    """Return the existing caches, in the order of :func:`places`."""
+    return [path for path in places(configured) if path.is_dir()]
+
+
+def listed(own: Path, configured: Path | None) -> str:
+    """Return the paths of servemark's folder of hub models and of the caches, for a message. It marks missing folders."""
+    every = dict.fromkeys((own.absolute(), *places(configured)))
+    return ", ".join(f"{path}{'' if path.is_dir() else ' (no such folder)'}" for path in every)
+
+
+def in_none(refusal: WeightsRefused, own: Path, configured: Path | None) -> WeightsRefused:
+    """Add the folders without the model to a refusal without a response of the hub; return others as they are. See :func:`listed`."""
+    if refusal.reason not in ("hub_unreachable", "hub_offline"):
+        return refusal
+    what = f"{refusal.what} None of these folders has the whole model: {listed(own, configured)}."
+    do = f"Check the spelling of ORG/NAME and of the revision. {refusal.do or ''}"
+    return WeightsRefused(what, look=refusal.look, do=do, reason=refusal.reason)
 
 
 def find(source: HubSource, commit: str | None, configured: Path | None, progress: Progress, *, dummy: bool = False) -> Path | None:
@@ -27,16 +47,24 @@ def find(source: HubSource, commit: str | None, configured: Path | None, progres
         configured: as of :func:`folders`.
         dummy: config and tokenizer are enough.
     """
+    for snapshot, fault in examined(source, commit, configured, dummy=dummy):
+        if not fault:
+            progress.say(f"found in a Hugging Face cache: {snapshot}")
+            return snapshot
+        progress.say(f"not used: {snapshot}: {fault}")
+    return None
+
+
+def examined(source: HubSource, commit: str | None, configured: Path | None, *, dummy: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yield the folder of each snapshot, and why servemark does not use it ("" for a complete one); arguments as of :func:`find`."""
     for snapshot in snapshots(source, folders(configured), commit):
         try:
             _require_complete(source, snapshot, dummy)
         except (WeightsRefused, OSError) as error:
             what = error.what if isinstance(error, WeightsRefused) else f"it cannot be read ({error.strerror})."
-            progress.say(f"not used: {snapshot}: {what} To complete it: hf download {source.repository} --revision {snapshot.name}")
-            continue
-        progress.say(f"found in a Hugging Face cache: {snapshot}")
-        return snapshot
-    return None
+            yield snapshot, f"{what} To complete it: hf download {source.repository} --revision {snapshot.name}"
+        else:
+            yield snapshot, ""
 
 
 def snapshots(source: HubSource, caches: list[Path], commit: str | None = None) -> Iterator[Path]:

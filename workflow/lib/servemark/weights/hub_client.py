@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
 CODES = {"GatedRepo": "hub_gated", "RepoNotFound": "hub_repository_missing", "RevisionNotFound": "hub_revision_missing",
          "EntryNotFound": "hub_file_missing"}  # fmt: skip
 """Reason by the hub's own error code (header X-Error-Code)."""
-STATUSES = {401: "hub_repository_missing", 403: "hub_forbidden", 404: "hub_repository_missing", 429: "hub_busy"}
+STATUSES = {401: "hub_repository_missing", 403: "hub_forbidden", 404: "hub_repository_missing", 408: "hub_out_of_order", 429: "hub_busy"}
 
 # No xet: it needs further hosts behind a site's firewall and keeps a cache in the home directory.
 constants.HF_HUB_DISABLE_XET = constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = constants.HF_HUB_DISABLE_TELEMETRY = True

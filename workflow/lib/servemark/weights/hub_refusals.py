@@ -42,6 +42,8 @@ TEXTS = {
     **dict.fromkeys(("config_missing", "tokenizer_missing", "weights_missing", "shard_missing"), _PARTIAL),
 }  # fmt: skip
 """What happened and what to do, by reason."""
+TEMPORARY = ("hub_unreachable", "hub_out_of_order", "hub_busy")
+"""Reasons for which a cached commit of a branch takes the place of the hub's response."""
 ACCOUNT = ("hub_gated", "hub_unauthorised", "hub_forbidden", "hub_repository_missing")
 
 

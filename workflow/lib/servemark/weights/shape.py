@@ -109,8 +109,11 @@ def _of_hub(source: HubSource, text: str, cache: Path, hub: Path | None) -> Shap
             continue
     # The same values as in huggingface_hub.
     if (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in hub_token.TRUE:
-        raise hub_refusals.refused(source, "hub_offline", look=kept)
-    shape = _asked(source, text)
+        raise hub_cache.in_none(hub_refusals.refused(source, "hub_offline", look=kept), kept.parents[2], hub)
+    try:
+        shape = _asked(source, text)
+    except WeightsRefused as refusal:
+        raise hub_cache.in_none(refusal, kept.parents[2], hub) from None
     with storage.naming(kept):
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps({"config": shape.config, "weight_bytes": shape.weight_bytes}) + "\n")

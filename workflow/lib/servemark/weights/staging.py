@@ -28,7 +28,7 @@ from servemark.files import cache_lock, storage
 from servemark.files.content import Hashes
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
-from servemark.weights import builtin, hub_cache, hub_source, manifest
+from servemark.weights import builtin, hub_cache, hub_refusals, hub_source, manifest
 from servemark.weights.files_read import INDEX, is_weights
 from servemark.weights.hub_refusals import refused
 from servemark.weights.hub_source import HubSource, is_commit
@@ -89,10 +89,13 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
     """Find a model of the hub in a cache, else download it, and hash every file; arguments and errors as of :func:`stage`."""
     home = (cache / "models" / "hf" / source.folder).absolute()
 
-    def look(commit: str | None) -> Manifest | None:
-        """Return the model from a cache of huggingface_hub; None takes the branch's commit from there."""
+    def look(commit: str | None, failed: str = "") -> Manifest | None:
+        """Return the model from a cache of huggingface_hub; None takes the branch's commit from there. ``failed``: why not from the hub."""
         if (snapshot := hub_cache.find(source, commit, hub, progress, dummy=dummy)) is None:
             return None
+        if failed:
+            stored = f"servemark uses commit {snapshot.name}, which the cache {snapshot.parents[2]} has stored for {source.revision}."
+            progress.say(f"{failed} {stored} The hub may have a newer commit.")
         progress.say(f"hashing {snapshot}")
         return manifest.build(name, source.stated(snapshot.name), snapshot, Hashes(cache, str(snapshot)), progress, dummy=dummy)
 
@@ -104,11 +107,11 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
         if offline.upper() in TRUE:
             if commit is None and (made := look(None)):
                 return made
-            raise refused(source, "hub_offline", look=home)
+            raise hub_cache.in_none(refused(source, "hub_offline", look=home), home.parent, hub)
         # Some parallel file systems have no locks. The digests decide there.
         with cache_lock.held(home / ".lock", lambda: progress.waiting(f"another run downloads {source.repository}")):
             if (found := _staged(source, home, dummy)) is None:
-                return _download(name, source, home, progress, look, dummy)
+                return _download(name, source, home, progress, look, hub, dummy)
     progress.say(f"hashing {found}")
     made = manifest.build(name, source.stated(found.name.removesuffix(SHAPE)), found, Hashes(cache, str(found)), progress, dummy=dummy)
     stated = [one for one in _read(found / STATED).get("files", ()) if not (dummy and is_weights(one["path"]))]
@@ -154,18 +157,22 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _download(
-    name: str, source: HubSource, home: Path, progress: Progress, look: Callable[[str | None], Manifest | None], dummy: bool
+    name: str, source: HubSource, home: Path, progress: Progress, look: Callable[..., Manifest | None], hub: Path | None, dummy: bool
 ) -> Manifest:
     from servemark.weights import hub_client
 
     progress.say(f"requesting the files of {source.repository}@{source.revision} from the hub")
     known = _commit(source, home)
+    # A cached commit of the branch is used at once, so only a model without one is worth further tries.
+    stored = known is None and any(not fault for _, fault in hub_cache.examined(source, None, hub, dummy=dummy))
     try:
-        commit, listed = hub_client.listing(source, known or source.revision, progress)
+        commit, listed = hub_client.listing(source, known or source.revision, progress, patient=not stored)
     except WeightsRefused as refusal:
-        if refusal.reason == "hub_unreachable" and known is None and (made := look(None)):
+        if refusal.reason not in hub_refusals.TEMPORARY:
+            raise
+        if known is None and (made := look(None, refusal.what)):
             return made
-        raise
+        raise hub_cache.in_none(refusal, home.parent, hub) from None
     if known is None and (made := look(commit)):
         _remember(source, home, commit)
         return made
