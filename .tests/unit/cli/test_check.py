@@ -6,11 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
+from builders import hub_cache
 from builders.paths import ROOT
 from builders.recorded_site import BODIES, SILENT, only
 from servemark.cli import check
 from servemark.cli import main as cli
+from servemark.config import paths
+from servemark.config.expand import expand
+from servemark.config.load import load
 from servemark.environments import build, lockfiles
 from servemark.machine import hardware
 from servemark.weights import builtin
@@ -44,9 +49,9 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def run(capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None) -> tuple[int, dict[str, list[str]]]:
+def run(capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None, top="") -> tuple[int, dict[str, list[str]]]:
     """The exit code, and the findings by their state."""
-    text = CONFIG.format(source=source, environment=environment)
+    text = f"{CONFIG.format(source=source, environment=environment)}{top}\n"
     if site is not None:
         Path("site.yaml").write_text(f"scheduler: slurm\n{site}\n")
         text += "cluster: ./site.yaml\n"
@@ -87,9 +92,81 @@ def test_existing_model_folder_is_examined(checkout, capsys):
     assert code == 2 and "config.json" in found["problem"][0]
 
 
-def test_model_of_the_hub_is_not_checked(checkout, capsys):
+@pytest.fixture
+def caches(tmp_path, monkeypatch) -> Path:
+    """The folder of a Hugging Face cache that does not exist yet, in place of those of this machine."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "hf"))
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("revision", ["", f"@{hub_cache.COMMIT}"])
+@pytest.mark.parametrize("configured", [False, True])
+def test_model_of_the_hub_is_found_in_a_cache_without_a_network(checkout, caches, tmp_path, monkeypatch, capsys, revision, configured):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    snapshot = hub_cache.make(tmp_path / "site" if configured else caches)
+    source = f"hf:{hub_cache.REPOSITORY}{revision}"
+    code, found = run(capsys, source=source, top=f"hub_cache: {tmp_path / 'site'}" if configured else "")
+    (line,) = [text for text in found["ok"] if text.startswith("models.m.source: ")]
+    assert code == 0 and str(snapshot) in line and f"(commit {hub_cache.COMMIT})" in line
+    assert ("the hub" in line) == (not revision), "a branch may have another commit"
+
+
+def test_model_of_the_hub_that_servemark_downloaded_is_found(checkout, caches, capsys):
+    home = checkout / "results" / "cache" / "models" / "hf" / "Org--Name"
+    (home / ("3" * 40)).mkdir(parents=True)
+    (home / ".refs").mkdir()
+    (home / ".refs" / "main.json").write_text(f'{{"commit": "{"3" * 40}"}}')
     code, found = run(capsys, source="hf:Org/Name")
-    assert code == 0 and "hf:Org/Name" in found["not checked"][0]
+    assert code == 0 and any(f"{home / ('3' * 40)} (commit {'3' * 40})" in text for text in found["ok"])
+
+
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("stage_on", [None, "login", "job"])
+def test_model_of_the_hub_in_no_cache_is_not_checked(checkout, caches, tmp_path, monkeypatch, capsys, stage_on, offline):
+    hub_cache.make(caches)
+    slurm(tmp_path, monkeypatch)
+    if offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, found = run(capsys, source="hf:Org/Tiny-2B", site=f"stage_on: {stage_on}" if stage_on else None)
+    state = "problem" if offline and stage_on != "job" else "not checked"
+    (line,) = [text for text in found[state] if "models.m.source: " in text]
+    assert code == (2 if state == "problem" else 0)
+    assert str(caches) in line and str(checkout / "results" / "cache" / "models" / "hf") in line
+
+
+def test_incomplete_model_of_a_cache_is_named(checkout, caches, capsys):
+    snapshot = hub_cache.make(caches)
+    (snapshot / "model.safetensors").unlink()
+    code, found = run(capsys, source=f"hf:{hub_cache.REPOSITORY}")
+    assert code == 0 and str(snapshot) in found["not checked"][0] and "hf download" in found["not checked"][0]
+
+
+@pytest.mark.parametrize("with_slurm", [False, True])
+@pytest.mark.parametrize(("site", "state"), [(None, "problem"), ("stage_on: login", "here"), ("stage_on: job", "not checked")])
+def test_missing_hub_cache_is_a_problem_only_where_the_run_would_read_it(
+    checkout, caches, tmp_path, monkeypatch, capsys, with_slurm, site, state
+):
+    if with_slurm:
+        slurm(tmp_path, monkeypatch)
+    state = state if state != "here" else "problem" if with_slurm else "not checked"
+    code, found = run(capsys, source="hf:Org/Name", site=site, top="hub_cache: ./absent")
+    assert code == (2 if state == "problem" else 0)
+    (line,) = [text for text in found[state] if "hub_cache: " in text and str(checkout / "absent") in text]
+    assert state != "problem" or line.startswith("my.yaml:")
+
+
+def test_missing_hub_cache_is_no_problem_after_everything_is_staged(checkout, caches, capsys):
+    run(capsys, source="hf:Org/Name", top="hub_cache: ./absent")
+    results = Path("results/r")
+    config = expand(load(Path("my.yaml")))
+    assert [problem.loc for problem in paths.problems(config, results)] == [("hub_cache",)]
+    (results / "models" / "m").mkdir(parents=True)
+    (results / "models" / "m" / "manifest.json").touch()
+    assert paths.problems(config, results) == []
 
 
 def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
@@ -194,6 +271,23 @@ def test_absent_file_of_an_environment_is_named_with_its_key(checkout, capsys, e
     assert code == 2 and len(found["problem"]) == 1
     assert found["problem"][0].startswith(f"my.yaml:7: {key}: ")
     assert "/no/such.sif" in found["problem"][0] or "absent.lock" in found["problem"][0]
+
+
+@pytest.mark.parametrize("with_slurm", [False, True])
+@pytest.mark.parametrize("place", ["login", "job"])
+def test_image_that_is_not_on_this_machine_is_ok_nowhere(checkout, tmp_path, monkeypatch, capsys, place, with_slurm):
+    if with_slurm:
+        slurm(tmp_path, monkeypatch)
+    code, found = run(capsys, environment="container: {image: /data/images/vllm.sif}", site=f"build_on: {place}")
+    state = "problem" if with_slurm and place == "login" else "not checked"
+    assert code == (2 if state == "problem" else 0)
+    assert {name for name, texts in found.items() if any("/data/images/vllm.sif" in text for text in texts)} == {state}
+
+
+def test_image_that_the_jobs_read_is_ok_if_it_is_here(checkout, capsys):
+    (checkout / "vllm.sif").touch()
+    code, found = run(capsys, environment=f"container: {{image: {checkout}/vllm.sif}}", site="build_on: job")
+    assert code == 0 and f"environments.e.container.image: {checkout}/vllm.sif" in found["ok"]
 
 
 @pytest.mark.parametrize(("place", "state"), [("login", "problem"), ("job", "not checked")])

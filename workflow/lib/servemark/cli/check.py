@@ -26,7 +26,8 @@ from servemark.machine import hardware, network
 from servemark.planning import exposure
 from servemark.records.restarts import configured
 from servemark.run import scheduled, topologies
-from servemark.weights import hub_source
+from servemark.weights import hub_source, hub_token, staging
+from servemark.weights.hub_source import HubSource
 
 PATIENCE_S = 5.0
 """Seconds to wait for a controller that does not respond."""
@@ -105,23 +106,28 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
         source, loc = config.models[name].source, ("models", name, "source")
         if source.startswith("builtin:"):
             yield Finding("ok", f"models.{name}.source: {source}; servemark makes it", loc)
-        elif source.startswith(hub_source.PREFIX):
-            yield Finding("not checked", f"models.{name}.source: {source}; the hub is not contacted before the run", loc)
+        elif of_hub := hub_source.parse(source):
+            yield _of_hub(config, name, of_hub, here=here)
         else:
-            yield _folder(loc, Path(source).absolute(), faults.get(loc), config.cluster.stage_on if config.cluster else "login", here=here)
+            yield _folder(loc, Path(source).absolute(), faults.get(loc), here=here)
+    if config.hub_cache:
+        yield _folder(("hub_cache",), config.hub_cache.absolute(), faults.get(("hub_cache",)), here=here)
     for name in sorted({deployment.environment for deployment in config.deployments.values()}):
         for key in ("prefix", "wheels"):
             if folder := getattr(config.environments[name], key):
                 loc = ("environments", name, key)
-                yield _folder(loc, folder.absolute(), faults.get(loc), config.cluster.build_on if config.cluster else "login", here=here)
+                yield _folder(loc, folder.absolute(), faults.get(loc), here=here)
     for name, container in paths.containers(config):
         loc = ("environments", name, "container")
         wrong = [(place, text) for place, text in faults.items() if place[:3] == loc]
         for place, text in wrong:
-            yield Finding("problem" if here else "not checked", f"{'.'.join(map(str, place))}: {text}", place)
+            key = ".".join(map(str, place))
+            yield Finding("problem", f"{key}: {text}", place) if here else Finding("not checked", f"{key}: {text}. {ELSEWHERE}", place)
         if not wrong:
-            note = "; servemark looks up its digest and fetches it in the run" if container.image.startswith(REGISTRY) else ""
-            yield Finding("ok", f"environments.{name}.container.image: {container.image}{note}", (*loc, "image"))
+            registry, image = container.image.startswith(REGISTRY), (*loc, "image")
+            note = "; servemark looks up its digest and fetches it in the run" if registry else ""
+            seen = registry or os.path.exists(container.image)
+            yield Finding("ok", f"{'.'.join(image)}: {container.image}{note}", image) if seen else _unseen(image, container.image, None)
     for loc in paths.datasets(config):
         if loc[-1] == "hf":
             yield Finding("not checked", f"{'.'.join(map(str, loc))}: the hub is not contacted before the run", loc)
@@ -132,17 +138,43 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
             yield Finding("problem", f"{'.'.join(loc)}: {text}", loc)
 
 
-def _folder(loc: Loc, folder: Path, fault: str | None, place: str, *, here: bool) -> Finding:
+def _of_hub(config: Config, name: str, source: HubSource, *, here: bool) -> Finding:
+    """Look for a model of the hub on this machine, without a request to the hub."""
+    loc, cluster = ("models", name, "source"), config.cluster
+    cache, dummy = (cluster and cluster.cache) or config.cache, config.models[name].load_format == "dummy"
+    key, incomplete = f"{'.'.join(loc)}: {config.models[name].source}", ""
+    for folder, fault in staging.cached(source, cache, config.hub_cache, dummy=dummy):
+        if not fault:
+            asks = not staging.pinned(source, cache) and not hub_token.offline()
+            note = f"; the run asks the hub whether {source.revision} has another commit" if asks else ""
+            return Finding("ok", f"{key}; found in {folder} (commit {folder.name.removesuffix(staging.SHAPE)}){note}", loc)
+        incomplete += f" {folder} is not complete: {fault}"
+    missing = f"{key}; in no cache: looked in {staging.folders(source, cache, config.hub_cache)}.{incomplete}"
+    if cluster and (cluster.stage_on == "job" or not here):
+        return Finding("not checked", f"{missing} {'Jobs look for it on the nodes (stage_on: job).' if here else ELSEWHERE}", loc)
+    if hub_token.offline():
+        return Finding("problem", f"{missing} HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the run cannot fetch it.", loc)
+    return Finding("not checked", f"{missing} The run will fetch it.", loc)
+
+
+def _folder(loc: Loc, folder: Path, fault: str | None, *, here: bool) -> Finding:
     key = ".".join(loc)
     exists = os.path.isdir(folder)
     if fault and (here or exists):
         return Finding("problem", f"{key}: {fault}", loc)
     if exists:
         return Finding("ok", f"{key}: {folder}", loc)
+    return _unseen(loc, folder, fault)
+
+
+def _unseen(loc: Loc, path: Path | str, fault: str | None) -> Finding:
+    """Return the finding of a path that is missing here. Without a fault, the jobs read it."""
     why = (
-        ELSEWHERE if fault else f"Jobs read it on the nodes ({'stage_on' if loc[0] == 'models' else 'build_on'}: {place}); check it there."
+        ELSEWHERE
+        if fault
+        else f"Jobs read it on the nodes ({'build_on' if loc[0] == 'environments' else 'stage_on'}: job); check it there."
     )
-    return Finding("not checked", f"{key}: {folder} is not on this machine. {why}", loc)
+    return Finding("not checked", f"{'.'.join(loc)}: {path} is not on this machine. {why}", loc)
 
 
 def _room(config: Config, *, here: bool) -> Iterator[Finding]:

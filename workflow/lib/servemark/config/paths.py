@@ -33,6 +33,7 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
         if not staged and (fault := _model_fault(folder, dummy=config.models[name].load_format == "dummy")):
             found.append(Problem(("models", name, "source"), fault))
         found += _template_faults(config, name, folder)
+    found += _hub_cache_faults(config, run)
     found += _dataset_faults(config, run)
     found += unreadable(config)
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
@@ -73,6 +74,17 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
         requests = 0 if workload.searched else max(workload.requests_of(1))
         for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat", requests=requests):
             yield Problem(("workloads", name, "dataset", source.kind), fault)
+
+
+def _hub_cache_faults(config: Config, run: Path | None) -> Iterator[Problem]:
+    """Yield a missing ``hub_cache``, unless all models and datasets have a record."""
+    if config.hub_cache is None or config.hub_cache.is_dir() or not _on_this_machine(config, "stage_on"):
+        return
+    records = [Path("models", deployment.model, "manifest.json") for deployment in config.deployments.values()]
+    workloads = [config.workloads[name] for name in used_workloads(config)]
+    records += [Path("datasets", one.dataset.name, "dataset.json") for one in workloads if isinstance(one, StagedWorkload)]
+    if run is None or not all((run / record).exists() for record in records):
+        yield Problem(("hub_cache",), f"there is no folder {shortened(str(config.hub_cache.absolute()), 200)}")
 
 
 def _template_faults(config: Config, model: str, folder: Path) -> Iterator[Problem]:

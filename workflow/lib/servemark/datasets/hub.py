@@ -7,7 +7,6 @@ its split. This is the hub's own convention: ``data/train-00000-of-00002.parquet
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -23,10 +22,9 @@ from servemark.files.content import Hashes
 from servemark.progress import Progress
 from servemark.records import DatasetSource, write_atomically
 from servemark.records.inputs import ModelFile
-from servemark.weights import hub_cache, hub_source
+from servemark.weights import hub_cache, hub_source, hub_token
 from servemark.weights.hub_refusals import refused as hub_refused
 from servemark.weights.hub_source import HubSource, RemoteFile
-from servemark.weights.hub_token import TRUE
 
 DEFAULT_SPLIT = "train"
 README = "README.md"
@@ -61,7 +59,7 @@ def fetch(source: DatasetSource, cache: Path, progress: Progress, *, caches: Pat
             return _from_cache(snapshot, paths, progress)
     home = (cache / "datasets" / "hf" / repository.folder / repository.commit).absolute()
     with cache_lock.held(home.with_name(f".{home.name}.lock"), lambda: progress.waiting(f"another run downloads {repository.repository}")):
-        if (listed := _stated(home)) is None and _offline():
+        if (listed := _stated(home)) is None and hub_token.offline():
             for snapshot in snapshots:
                 if paths := _present(source, snapshot):
                     progress.say("HF_HUB_OFFLINE is set, so servemark cannot ask the hub whether the split has more files than the cache")
@@ -101,13 +99,8 @@ def _stated(home: Path) -> dict[str, RemoteFile] | None:
 
 
 def _require_online(repository: HubSource, home: Path) -> None:
-    if _offline():
+    if hub_token.offline():
         raise hub_refused(repository, "hub_offline", look=home)
-
-
-def _offline() -> bool:
-    # The same values as in huggingface_hub.
-    return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in TRUE
 
 
 def _get(paths: Collection[str], listed: Mapping[str, RemoteFile], repository: HubSource, home: Path, progress: Progress) -> None:

@@ -9,6 +9,11 @@ TRUE = ("1", "ON", "YES", "TRUE")
 """Values of a variable that huggingface_hub takes for true, in upper case."""
 
 
+def offline() -> bool:
+    """Return whether a variable of huggingface_hub forbids requests to the hub."""
+    return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in TRUE
+
+
 class Token(NamedTuple):
     """A token, or an empty text, and a sentence on where it comes from or why there is none."""
 

@@ -5,7 +5,6 @@ delete that file to follow a branch again.
 """
 
 import json
-import os
 import re
 import tempfile
 from dataclasses import dataclass
@@ -107,8 +106,7 @@ def _of_hub(source: HubSource, text: str, cache: Path, hub: Path | None) -> Shap
             return Shape(manifest.read_config(snapshot), manifest.weight_bytes(snapshot), text)
         except WeightsRefused:
             continue
-    # The same values as in huggingface_hub.
-    if (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in hub_token.TRUE:
+    if hub_token.offline():
         raise hub_cache.in_none(hub_refusals.refused(source, "hub_offline", look=kept), kept.parents[2], hub)
     try:
         shape = _asked(source, text)

@@ -14,10 +14,9 @@ interruption the next run keeps complete files and downloads the others from the
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,10 @@ from servemark.files import cache_lock, storage
 from servemark.files.content import Hashes
 from servemark.progress import Progress
 from servemark.records import Manifest, utc_now, write_atomically
-from servemark.weights import builtin, hub_cache, hub_refusals, hub_source, manifest
+from servemark.weights import builtin, hub_cache, hub_refusals, hub_source, hub_token, manifest
 from servemark.weights.files_read import INDEX, is_weights
 from servemark.weights.hub_refusals import refused
 from servemark.weights.hub_source import HubSource, is_commit
-from servemark.weights.hub_token import TRUE
 
 STATED = ".servemark-hub.json"
 SHAPE = "-shape"
@@ -87,7 +85,7 @@ def _builtin(kind: str, cache: Path, progress: Progress) -> Path:
 
 def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, hub: Path | None = None, dummy: bool = False) -> Manifest:
     """Find a model of the hub in a cache, else download it, and hash every file; arguments and errors as of :func:`stage`."""
-    home = (cache / "models" / "hf" / source.folder).absolute()
+    home = _home(source, cache)
 
     def look(commit: str | None, failed: str = "") -> Manifest | None:
         """Return the model from a cache of huggingface_hub; None takes the branch's commit from there. ``failed``: why not from the hub."""
@@ -102,9 +100,7 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
     if (found := _staged(source, home, dummy)) is None:
         if (commit := _commit(source, home)) and (made := look(commit)):
             return made
-        # The same values as in huggingface_hub.
-        offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-        if offline.upper() in TRUE:
+        if hub_token.offline():
             if commit is None and (made := look(None)):
                 return made
             raise hub_cache.in_none(refused(source, "hub_offline", look=home), home.parent, hub)
@@ -123,6 +119,28 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
             reason="weights_changed",
         )
     return made
+
+
+def cached(source: HubSource, cache: Path, hub: Path | None, *, dummy: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yield each folder of this machine with a model of the hub, and why servemark does not use it ("" if it does); no requests."""
+    home = _home(source, cache)
+    if found := _staged(source, home, dummy):
+        yield found, ""
+    yield from hub_cache.examined(source, _commit(source, home), hub, dummy=dummy)
+
+
+def pinned(source: HubSource, cache: Path) -> str | None:
+    """Return the commit that a run uses without a request to the hub: the configured one, or the one remembered for the branch."""
+    return _commit(source, _home(source, cache))
+
+
+def folders(source: HubSource, cache: Path, hub: Path | None) -> str:
+    """Return the folders in which servemark looks for a model of the hub, for a message."""
+    return hub_cache.listed(_home(source, cache).parent, hub)
+
+
+def _home(source: HubSource, cache: Path) -> Path:
+    return (cache / "models" / "hf" / source.folder).absolute()
 
 
 def _staged(source: HubSource, home: Path, dummy: bool) -> Path | None:
