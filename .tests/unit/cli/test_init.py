@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from builders import hub_cache
 from builders.paths import ROOT
@@ -243,6 +245,15 @@ def test_models_of_the_hub_cache_are_named_in_a_comment(checkout, tmp_path, monk
     only(tmp_path / "none", monkeypatch, {})
     assert init() == 0
     assert f"#   {snapshot}\n" in Path("my.yaml").read_text()
+
+
+@pytest.mark.parametrize(("revision", "stored"), [("", True), (f"@{hub_cache.COMMIT}", True), ("@v1", False)])
+def test_comment_of_a_hub_model_states_the_cached_commit(checkout, tmp_path, monkeypatch, revision, stored):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_cache.make(tmp_path / "hub")
+    assert init("--model", f"hf:{hub_cache.REPOSITORY}{revision}") == 0
+    (before,) = re.findall(r"models:\n((?:  # .*\n)+)", Path("my.yaml").read_text())
+    assert (hub_cache.COMMIT in before) == stored and ("download" in before) != stored
 
 
 class Dialogue:

@@ -13,7 +13,7 @@ from servemark.errors import ConfigError, WeightsRefused
 from servemark.files import storage
 from servemark.planning.legality import legality
 from servemark.records import Topology
-from servemark.weights import hub_source, manifest
+from servemark.weights import hub_cache, hub_source, manifest
 from servemark.weights.architecture import Architecture
 from servemark.weights.builtin import CONFIGS
 
@@ -32,12 +32,14 @@ class Found:
         title: for people.
         name: as the key under ``models`` takes it.
         architecture: None if nothing on this machine states it.
+        stored: for ``hf:``, the complete snapshot in a Hugging Face cache of this machine; None without one.
     """
 
     source: str
     title: str
     name: str
     architecture: Architecture | None
+    stored: Path | None = None
 
     @property
     def builtin(self) -> bool:
@@ -65,8 +67,10 @@ def named(text: str, cached: tuple[Found, ...] = ()) -> Found:
         return builtin(kind)
     if of_hub := hub_source.parse(text):
         known = next((one.architecture for one in cached if one.title.startswith(f"{of_hub.repository} ")), None)
-        title = f"{text}, downloaded at the first run"
-        return Found(_accepted(text), title, _name(of_hub.repository.partition("/")[2]), known)
+        source = _accepted(text)
+        stored = next((folder for folder, fault in hub_cache.examined(of_hub, None, None) if not fault), None)
+        title = f"{text}, {'in the Hugging Face cache' if stored else 'downloaded at the first run'}"
+        return Found(source, title, _name(of_hub.repository.partition("/")[2]), known, stored)
     path = Path(text).expanduser().absolute()
     if text.startswith((BUILTIN, hub_source.PREFIX)) or not path.is_dir():
         names = ", ".join(f"{BUILTIN}{name}" for name in CONFIGS)
