@@ -13,9 +13,12 @@ import yaml
 from builders.archived_run import ArchivedRun
 from builders.paths import ROOT
 from servemark.cli import main as cli
+from servemark.cli import reproduce as reproduce_command
 from servemark.config import load
 from servemark.environments import lockfiles
 from servemark.errors import ConfigError
+from servemark.machine import hardware
+from servemark.records import Gpu
 from servemark.report.gather import RunRecords
 from servemark.reproduction import configuration, prepare
 from servemark.reproduction.archived import Archived
@@ -177,6 +180,56 @@ def test_run_that_cannot_start_here_is_not_started(checkout, capsys):
     assert "environments.h200.prefix" in capsys.readouterr().out
     assert (checkout / "reproduced/h200x4-reproduced/config.yaml").is_file()
     assert not (checkout / "results").exists()
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[list[str]]:
+    """Return the commands that would run, in place of their run."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(reproduce_command, "_run", lambda argv: commands.append(argv) or 3)
+    return commands
+
+
+def on_gpus(run: ArchivedRun, monkeypatch, here: int) -> None:
+    """Make the archive one of a CUDA environment with 2 ranks on a node, and this machine one with ``here`` GPUs."""
+    run.edit_json("environments/cpu/check.json", lambda data: data.update(torch_cuda="13.0"))
+    for name in ("plain", "broken"):
+        run.edit_json(f"deployments/{name}/plan.json", lambda data: data["topology"].update(tensor_parallel=2, devices_per_node=2))
+    files = {name: (run.folder / name).read_bytes() for name in ("config.json", "hardware.json")}
+    archived = Archived(prepare.archived.gather.read(run.folder), "x", files)
+    monkeypatch.setattr(prepare.archived, "read", lambda _: archived)
+    gpus = (Gpu(name="NVIDIA H200", memory_mib=143771),) * here
+    machine = hardware.probe().model_copy(update={"accelerator": "cuda" if here else "cpu", "gpus": gpus})
+    monkeypatch.setattr(hardware, "probe", lambda: machine)
+
+
+@pytest.mark.parametrize(("here", "code"), [(0, 2), (1, 2), (2, 3)])
+def test_run_with_too_few_gpus_is_refused_before_it_starts(run, checkout, capsys, monkeypatch, started, here, code):
+    on_gpus(run, monkeypatch, here)
+    assert reproduce(run.path, "--yes") == code
+    assert bool(started) == (code == 3)
+    assert any("deployments.plain" in line for line in capsys.readouterr().out.splitlines()) == (code == 2)
+
+
+def test_run_through_slurm_is_not_refused_for_the_gpus_of_this_machine(run, checkout, monkeypatch, started):
+    on_gpus(run, monkeypatch, 0)
+    assert reproduce(run.path, "--yes", "--cluster", "slurm") == 3 and started
+
+
+def test_run_on_cpu_needs_no_gpus(built_run, checkout, started):
+    assert reproduce(built_run.path, "--yes") == 3 and started
+
+
+def test_hub_cache_of_the_archive_is_left_out_and_named(run, checkout):
+    def notes() -> list[str]:
+        archived = prepare.archived.Archived(prepare.archived.gather.read(run.folder), "", {})
+        made = prepare.configuration.make(archived, Path("x"), "x", None)
+        assert "hub_cache" not in made.config
+        return [note for note in made.notes if "hub_cache" in note]
+
+    assert notes() == []
+    run.edit_json("config.json", lambda data: data.update(hub_cache="/site/hub"))
+    assert len(notes()) == 1
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,22 @@ def notes(found: RunRecords, checkout: Path, *, scheduled: bool) -> Iterator[str
             yield f"model {name}: `trust_remote_code` lets vLLM run Python code from the model's folder. Read that code first."
 
 
+def missing_gpus(found: RunRecords) -> Iterator[str]:
+    """Yield a sentence for each deployment that used more GPUs than this machine has. A machine that cannot be probed gives none."""
+    try:
+        here = hardware.probe()
+    except ServemarkError:
+        return
+    for name, plan in found.plans.items():
+        check, needed = found.checks.get(plan.environment), plan.topology.devices_per_node
+        if check and check.torch_cuda and needed > len(here.gpus):
+            hidden = f"; CUDA_VISIBLE_DEVICES hides {here.hidden_gpus}" if here.hidden_gpus else ""
+            yield (
+                f"deployments.{name}: needs {needed} GPU(s), and this machine has {len(here.gpus)}{hidden}. Run it on a machine with "
+                "as many GPUs, or through Slurm with --cluster NAME."
+            )
+
+
 def _code(found: RunRecords, checkout: Path) -> Iterator[str]:
     versions = ", ".join(sorted({state.servemark for state in found.sources})) or "unknown"
     here = git_state.look(checkout)

@@ -16,7 +16,7 @@ _COMMIT = re.compile(r"(hf:[^@\s]+)@\S+ \(commit ([0-9a-f]{40})\)")
 # `publish` is a command of the archive's author.
 _DROPPED = {
     "cache": "",
-    "hub_cache": "",
+    "hub_cache": "The archive's `hub_cache` is left out: it is a folder of the archive's machine. Add your own if you have one.",
     "share_ledger": "",
     "publish": "The archive's `publish` command is left out: servemark runs no command from an archive. Add your own if you want one.",
 }

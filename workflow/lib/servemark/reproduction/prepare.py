@@ -100,7 +100,8 @@ def _prepared(archive: Path, directory: Path | None, cluster: str | None) -> Rep
         what = f"This version of servemark cannot use the archive's configuration.\n{error.what.replace(str(folder) + '/', '')}"
         do = "Check out the commit that the archive states (`servemark show` prints it), or write the configuration by hand."
         raise CannotReproduce(what, do=do) from None
-    problems = printable(*(f"{'.'.join(map(str, one.loc))}: {one.text}" for one in paths.problems(config)))
+    missing = () if scheduled else apart.missing_gpus(found.records)
+    problems = printable(*missing, *(f"{'.'.join(map(str, one.loc))}: {one.text}" for one in paths.problems(config)))
     return Reproduction(run, found.identity, folder, notes, problems, "profiles/slurm" if scheduled else "profiles/local")
 
 
