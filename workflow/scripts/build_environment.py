@@ -30,9 +30,9 @@ with stage("build_environment", name, snakemake.log[0]) as here:
             f"environments.{name}.lock", asked["lock"], lockfiles.ENVS, hardware, sys.version_info[:2], platform.machine()
         )
         if asked["lock"] == lockfiles.AUTO:
-            here.progress.say(f"{lock.name} fits {hardware.host}")
+            here.progress.say(f"lock file {lock.name} fits {f'the node {hardware.host}' if config.cluster else 'this machine'}")
         if why := lockfiles.misplaced(lock, hardware):
-            here.progress.say(f"{lock.name} {why}. It is built on {hardware.host} because the configuration names it")
+            here.progress.say(f"lock file {lock.name} {why}. It is built on {hardware.host} because the configuration names it")
         record = environment.build(name, lock, cache, bundle=config.environments[name].wheels, **how)
     record = bytecode_cache.placed(record, cache, here.progress, modules)
     record.write(snakemake.output.environment)

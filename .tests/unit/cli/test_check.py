@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -261,7 +262,8 @@ def test_jobs_are_not_checked_without_a_working_slurm(checkout, tmp_path, monkey
     elif missing == "srun":
         only(tmp_path / "slurm", monkeypatch, {name: body for name, body in BODIES.items() if name != "srun"})
     code, found = run(capsys, site="")
-    assert code == 0 and any(text.startswith("jobs: ") for text in found["not checked"])
+    (text,) = [text for text in found["not checked"] if text.startswith("jobs: ")]
+    assert code == 0 and not re.search(r"[^.] Rerun", text), "each sentence has its full stop"
 
 
 @pytest.mark.parametrize("environment", ["lock: ./absent.lock", "container: {image: /no/such.sif}"])

@@ -259,7 +259,7 @@ def _jobs(config: Config, *, here: bool) -> Iterator[Finding]:
         names = scheduled.ask_slurm(config, Path("results") / config.run, notes.append, patience_s=PATIENCE_S)
     except ConfigError as error:
         if error.reason in UNREACHED:
-            yield Finding("not checked", f"jobs: {error.what.splitlines()[0]} Rerun the check where `squeue` responds.")
+            yield Finding("not checked", f"jobs: {error.what.splitlines()[0].rstrip('.')}. Rerun the check where `squeue` responds.")
         else:
             yield Finding("problem", f"jobs: {error.what} {error.do or ''}")
         return
