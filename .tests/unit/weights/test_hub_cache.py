@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,15 @@ def test_cached_commit_of_a_branch_is_used_after_the_first_failed_request(
     hub.faults.clear()
     hub.commits[SECOND], hub.branches["main"] = {**small_model(), "model.safetensors": tensors(2000)}, SECOND
     assert stage().path.endswith(SECOND), "the fallback does not pin the branch"
+
+
+def test_hub_that_never_responds_leaves_the_branch_to_the_cache(hub, stage, hugging_face, pauses, monkeypatch):
+    """A stand-in of a firewall that drops packets: the kernel accepts the connection, and no response comes."""
+    monkeypatch.setattr(hub_client, "LISTING_S", 0.2)
+    snapshot = fill(hugging_face / "hub")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert stage().path == str(snapshot) and pauses == []
 
 
 def test_without_a_cached_commit_of_the_branch_the_requests_are_repeated(hub, stage, hugging_face, pauses):

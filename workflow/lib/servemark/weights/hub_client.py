@@ -24,6 +24,8 @@ LARGEST = constants.MAX_HTTP_DOWNLOAD_SIZE
 PAUSES_S = (2.0, 8.0, 30.0, 60.0)
 """Seconds before each further try. huggingface_hub itself repeats most requests before it reports an error."""
 TIMEOUT_S = 60.0
+LISTING_S = 30.0
+"""Seconds without a byte of a listing. A firewall that drops packets gives no other sign."""
 CODES = {"GatedRepo": "hub_gated", "RepoNotFound": "hub_repository_missing", "RevisionNotFound": "hub_revision_missing",
          "EntryNotFound": "hub_file_missing"}  # fmt: skip
 """Reason by the hub's own error code (header X-Error-Code)."""
@@ -34,7 +36,6 @@ constants.HF_HUB_DISABLE_XET = constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = constan
 disable_progress_bars()
 # Warnings quote signed addresses of the hub's store.
 logging.set_verbosity(logging.ERROR)
-# By default a listing has no time limit.
 set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
 
 
@@ -42,7 +43,10 @@ def listing(source: HubSource, revision: str, progress: Progress, *, patient: bo
     """Return the commit that a revision names now, and its files by path. ``patient``: try again if the hub cannot be reached."""
 
     def work(access: dict[str, Any]) -> tuple[str, dict[str, RemoteFile]]:
-        info: Any = HfApi(**access).repo_info(source.repository, revision=revision, repo_type=source.kind, files_metadata=True)
+        # Without a number the library passes None, which removes the client's own limit.
+        info: Any = HfApi(**access).repo_info(
+            source.repository, revision=revision, repo_type=source.kind, timeout=LISTING_S, files_metadata=True
+        )
         found = [(one.rfilename, one.size, one.lfs.sha256 if one.lfs else one.blob_id) for one in info.siblings]
         if not is_commit(info.sha) or any(None in file for file in found):
             raise ValueError("no commit, size or digest")
