@@ -10,7 +10,6 @@ import pytest
 from builders import report_data
 from servemark.measurement import search
 from servemark.measurement.search import CLEAR, REPEATS, Outcome
-from servemark.measurement.slo import Attainment
 from servemark.records import Failure, PlannedSearch, Reason
 
 SEEDS = range(20)
@@ -149,4 +148,15 @@ def test_trials_of_a_load_that_differ_too_much_are_suspect():
 def trial(load, ratio, repetition=1, output=100.0):
     record = report_data.measurement("a", load, repetition=repetition, output=output)
     (point,) = report_data.plan("a", (record,)).points
-    return search.Trial(point, record, Attainment("whole run", ratio <= 1, 0.9, 1.0, 1.0, ratio))
+    return search.Trial(point, record, ratio)
+
+
+def test_record_of_a_search_follows_from_its_own_trials():
+    ratios = {1: 0.5, 512: math.inf, 23: None}
+    loads = list(ratios)
+    trials = [trial(load, ratio) for load, ratio in ratios.items()]
+    found = search.traced("a", asked(trials=3), {}, trials, 0.1)
+    assert [(one.ratio, one.met) for one in found.trials] == [(0.5, True), (None, False), (None, None)]
+    again = [search.Trial.stated(one, known.record) for one, known in zip(found.trials, trials, strict=True)]
+    assert [one.ratio for one in again] == [ratios[load] for load in loads]
+    assert search.traced("a", asked(trials=3), {}, again, 0.1) == found

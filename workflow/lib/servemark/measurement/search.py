@@ -12,7 +12,7 @@ from typing import Literal
 
 from servemark.measurement import repetitions, slo
 from servemark.measurement.intervals import LEAST, Interval
-from servemark.measurement.slo import Attainment, Targets
+from servemark.measurement.slo import Targets
 from servemark.records import Measurement, PlannedPoint, PlannedSearch, Search, SearchTrial
 
 Decision = Literal["meets", "misses", "open"]
@@ -42,12 +42,12 @@ class Outcome:
     ratio: float | None
 
     @classmethod
-    def of(cls, record: Measurement, load: float, attainment: Attainment | None) -> "Outcome":
-        """Return the outcome of a measurement at this load."""
+    def of(cls, record: Measurement, load: float, ratio: float | None) -> "Outcome":
+        """Return the outcome of a measurement at this load. ``ratio``: its latency over its target."""
         codes = {reason.code for reason in record.reasons if reason.severity == "INVALID"}
         if record.verdict == "INVALID" and codes and codes <= OVERLOADED and record.failure is None:
             return cls(load, "VALID", math.inf)
-        return cls(load, record.verdict, attainment.ratio if attainment else None)
+        return cls(load, record.verdict, ratio)
 
 
 @dataclass(frozen=True)
@@ -140,17 +140,23 @@ def _middle(low: float, high: float, *, whole: bool) -> float | None:
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured load point of a search. ``record``: without a comparison of repetitions; ``attainment``: None if not known."""
+    """A measured load point of a search. ``record``: without a comparison of repetitions; ``ratio``: as of ``Outcome``."""
 
     point: PlannedPoint
     record: Measurement
-    attainment: Attainment | None
+    ratio: float | None
 
     @classmethod
     def of(cls, point: PlannedPoint, record: Measurement, raw: Path, wanted: Targets) -> "Trial":
         """Return the trial of a measurement with its per-request results."""
         found = slo.attainments({record.load.workload: wanted}, [(record, raw)])
-        return cls(point, record, found.get((record.deployment, record.load.name)))
+        reached = found.get((record.deployment, record.load.name))
+        return cls(point, record, reached.ratio if reached else None)
+
+    @classmethod
+    def stated(cls, one: SearchTrial, record: Measurement) -> "Trial":
+        """Return the trial of a measurement with the ratio in the record of its search. JSON has no infinity: it is null, and not met."""
+        return cls(one.point, record, math.inf if one.ratio is None and one.met is False else one.ratio)
 
     @property
     def load(self) -> float:
@@ -161,7 +167,7 @@ class Trial:
 def outcomes(trials: Sequence[Trial], most_spread: float | None) -> list[Outcome]:
     """Return the outcome of each trial. ``most_spread``: above it, the trials of one load are SUSPECT (``repetitions.judged``)."""
     judged = repetitions.judged([trial.record for trial in trials], most_spread)
-    return [Outcome.of(record, trial.load, trial.attainment) for record, trial in zip(judged, trials, strict=True)]
+    return [Outcome.of(record, trial.load, trial.ratio) for record, trial in zip(judged, trials, strict=True)]
 
 
 def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Sequence[Trial], most_spread: float | None) -> Search:

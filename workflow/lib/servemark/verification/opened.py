@@ -1,5 +1,6 @@
 """Read the records of an archive whose files and facts agree, without recomputing its results."""
 
+import re
 from pathlib import Path
 
 from servemark.archive.seal import MANIFEST
@@ -8,12 +9,15 @@ from servemark.report.gather import RunRecords
 from servemark.verification import contradictions, printable, refused, sealed
 from servemark.verification.unpack import unpacked
 
+_TIMELINE = re.compile(r"deployments/[^/]+/attempts/[^/]+/timelines/")
+
 
 def opened(path: Path) -> tuple[RunRecords, str]:
     """Return the records of an archive and its identity, the sha256 of its manifest.
 
     Digests, manifest and crate are checked, and every fact that the archive states twice, as by ``verification.verify``. Its results stay
-    as recorded: recomputing them takes longer than all other checks together. The files of the archive are deleted on return.
+    as recorded, the latencies in the trials of a search included: recomputing them takes longer than all other checks together. The files
+    of the archive are deleted on return.
 
     Raises:
         NoSuchFile: ``path`` is not a regular file.
@@ -34,4 +38,4 @@ def opened(path: Path) -> tuple[RunRecords, str]:
 
 def _needed(name: str) -> bool:
     """Return whether a file is read: per-request results and timelines are most files of a large archive, and decide nothing here."""
-    return not name.endswith(".requests.json") and "/timelines/" not in name
+    return not name.endswith(".requests.json") and not _TIMELINE.match(name)
