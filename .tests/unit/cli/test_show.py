@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from builders.archived_run import FAILED
 from servemark.archive import seal
 from servemark.cli import main as cli
 from servemark.errors import ServemarkError
+from servemark.measurement.thresholds import Verdict
 from servemark.report import table
 from servemark.verification.show import WIDTH, show
 from servemark.verification.unpack import NoSuchFile
@@ -100,6 +102,18 @@ def test_damaged_record_is_a_warning_below_the_table(run):
     run.write(run.record("plain", "chat-c1-r1"), "{")
     (warning,) = [line for line in show(run.folder).splitlines() if line.startswith("warning:")]
     assert "deployments/plain/points/chat-c1-r1.json" in warning
+
+
+def test_records_without_thresholds_have_those_of_the_configuration(run):
+    assert not any(name in show(run.folder) for name in Verdict.model_fields)
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.pop("thresholds"))
+    run.edit_json("config.json", lambda config: config["verdict"].update(min_requests_per_slot=2.0, max_client_cpu=0.5))
+    (line,) = [line for line in show(run.folder).splitlines() if "min_requests_per_slot" in line]
+    assert line.endswith(" min_requests_per_slot=2"), "max_client_cpu is stricter than the default"
+    for other in ({"min_requests_per_slot": "2"}, {"min_requests_per_slot": 10**400}, [2], None):
+        run.edit_json("config.json", lambda config, other=other: config.update(verdict=other))
+        with contextlib.suppress(ServemarkError):
+            assert "min_requests_per_slot" not in show(run.folder)
 
 
 def test_control_characters_of_a_record_are_not_printed(run):

@@ -3,10 +3,12 @@
 import os
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from servemark.archive.seal import MANIFEST
 from servemark.errors import ServemarkError
+from servemark.measurement.thresholds import stored
 from servemark.report import formatting, gather, table, terminal, views
 from servemark.report.gather import RunRecords
 from servemark.verification.unpack import NoSuchFile, unpacked
@@ -41,7 +43,7 @@ def _text(found: RunRecords, source: str) -> str:
             do="If the run has just begun, wait for its first measurement. For an archive, run `servemark verify`.",
             reason="nothing_to_show",
         )
-    found = found.collected()
+    found = _with_thresholds(found).collected()
     lines = [line for label, text in _header(found, source) for line in _wrapped(label, text)]
     lines += ["", terminal.results(found).rstrip("\n")]
     if found.missing:
@@ -49,6 +51,16 @@ def _text(found: RunRecords, source: str) -> str:
         names += f" and {len(found.missing) - 3} more" if len(found.missing) > 3 else ""
         lines.append(f"{_plain(formatting.plural(len(found.missing), 'planned point'))} without a record: {names}")
     return "\n".join([*lines, *(formatting.printable(f"warning: {text}") for text in wrong)]) + "\n"
+
+
+def _with_thresholds(found: RunRecords) -> RunRecords:
+    """Return the run with the thresholds of its configuration in the records that state none. Versions before archive format 3 made them."""
+    try:
+        values = {name: float(value) for name, value in stored(found.config.get("verdict", {})).model_dump().items()}
+    except (ValueError, AttributeError, OverflowError):
+        return found  # `servemark verify` reports it
+    items = [item if item.thresholds else item.model_copy(update={"thresholds": values}) for item in found.measurements]
+    return replace(found, measurements=items)
 
 
 def _header(found: RunRecords, source: str) -> Iterator[tuple[str, str]]:
