@@ -73,6 +73,23 @@ def test_load_to_run_is_the_end_of_the_bracket_that_a_search_found():
     assert "raise trials" in page and "Measure a lighter load" not in page
 
 
+def test_suspect_trials_that_decide_nothing_ask_for_their_reasons():
+    def shown(verdict, **changes):
+        data = run(measurement("a", 8, verdict=verdict), attained=[reached()])
+        asked = PlannedSearch(workload="chat", variable="concurrency", low=8, high=32, trials=6)
+        nothing = Search(deployment="a", asked=asked, targets=WANTED, trials=(), meets=None, misses=None, ended="trials_used")
+        data.searches = {"a": [nothing.model_copy(update=changes)]}
+        document = Document(render(data, bundle=""))
+        return document.words, [row[2] for row in document.cells("targets")]
+
+    words, met = shown("SUSPECT")
+    assert "reasons of the SUSPECT trials" in words and "More trials" not in words and "raise trials" not in words and met == ["yes?"]
+    words, met = shown("VALID")
+    assert "reasons of the SUSPECT trials" not in words and "More trials" in words and "raise trials" in words and met == ["yes"]
+    words, _ = shown("SUSPECT", misses=32)
+    assert "reasons of the SUSPECT trials" not in words and "More trials" in words
+
+
 def test_every_repetition_must_meet_the_targets():
     items = [measurement("a", 8, repetition=number) for number in (1, 2, 3)]
     for second, met in ((reached(), True), (reached(met=False), False), (None, None)):

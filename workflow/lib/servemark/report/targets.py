@@ -74,6 +74,16 @@ class Workload:
         return any(map(load_search.undecided, self.searches))
 
     @property
+    def blocked(self) -> bool:
+        """Return whether SUSPECT trials kept a search from deciding anything."""
+        return any(map(self.is_blocked, self.searches))
+
+    def is_blocked(self, search: Search) -> bool:
+        """Return whether a search decided nothing and has SUSPECT trials, so that more trials alone may not help."""
+        suspect = any(line.point["verdict"] == "SUSPECT" and line.point["deployment"] == search.deployment for line in self.lines)
+        return suspect and load_search.undecided(search)
+
+    @property
     def words(self) -> str:
         """Return the targets, such as ``TTFT p95 at most 500 ms``."""
         return ", ".join(
