@@ -80,9 +80,27 @@ def test_digest_next_to_archive_is_compared(run):
     [("mode", 0o4755), ("uid", 1000), ("gid", 1000), ("mtime", 1), ("uname", "eve"), ("pax_headers", {"comment": "x"})],
 )
 def test_changed_tar_header_is_named(run, field, value):
-    found = wrong(put(run.seal(), touch=lambda header: setattr(header, field, value)))
-    assert any(line.startswith("config.json: ") and ("comment" if field == "pax_headers" else field) in line for line in found), found
-    assert len([line for line in found if "tar header" in line]) == len(found)
+    def touch(header: tarfile.TarInfo) -> None:
+        if header.name.endswith("/config.json"):
+            setattr(header, field, value)
+
+    (line,) = wrong(put(run.seal(), touch=touch))
+    assert line.startswith("1 tar header changed: config.json (") and ("comment" if field == "pax_headers" else field) in line
+
+
+def test_changed_files_come_before_one_line_for_all_changed_tar_headers(run):
+    path, name = run.seal(), "logs/measure/plain/chat-c1-r1.log"
+
+    def change(content: dict[str, bytes]) -> None:
+        content[name] += b"more\n"
+
+    first, second, *others = wrong(put(path, change, lambda header: setattr(header, "uid", 1000)))
+    with unpacked(path) as found:
+        names = list(found.digests)
+    assert first.startswith(f"{name}: changed;")
+    assert second.startswith(f"{len(names)} tar headers changed: ") and second.endswith(f" and {len(names) - 3} more.")
+    assert [one in second for one in names[:4]] == [True, True, True, False]
+    assert not any("tar header" in line for line in others)
 
 
 def test_folder_in_the_tar_is_named(run):
@@ -91,4 +109,4 @@ def test_folder_in_the_tar_is_named(run):
             header.type = tarfile.DIRTYPE
             header.size = 0
 
-    assert any(line.startswith("README.txt:") and "type" in line for line in wrong(put(run.seal(), touch=folder)))
+    assert any("README.txt (" in line and "type" in line for line in wrong(put(run.seal(), touch=folder)))

@@ -1,6 +1,7 @@
 """Compare an archive's files with its digest, its manifest and its crate."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,10 @@ from urllib.parse import unquote
 from servemark import __version__
 from servemark.archive.crate import CRATE, FORMAT, SERVEMARK
 from servemark.archive.seal import MANIFEST
+from servemark.report import formatting
 from servemark.verification.unpack import Unpacked
 
+_NAMED = 3
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _NEWER_CHECKS = "checks of measurements that format 3 introduced"
 NOT_CHECKED = {
@@ -50,11 +53,11 @@ def check_digest(path: Path) -> list[str]:
 
 
 def check_manifest(archive: Unpacked) -> list[str]:
-    """Return one sentence for each changed, missing or extra file and for each changed tar header."""
+    """Return one sentence for each changed, missing or extra file, and then one for all changed tar headers."""
     if MANIFEST not in archive.digests:
         return [f"{MANIFEST} is missing, so no file can be checked."]
     stated: dict[str, str] = {}
-    wrong = list(archive.headers)
+    wrong: list[str] = []
     for number, line in enumerate((archive.folder / MANIFEST).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in stated:
@@ -69,7 +72,16 @@ def check_manifest(archive: Unpacked) -> list[str]:
             wrong.append(f"{name}: extra; the manifest does not name it.")
         elif stated[name] != archive.digests[name]:
             wrong.append(f"{name}: changed; its sha256 is {archive.digests[name]}, but the manifest states {stated[name]}.")
-    return wrong
+    return wrong + _headers(archive.headers)
+
+
+def _headers(changed: Mapping[str, str]) -> list[str]:
+    """Return one sentence with the first changed tar headers. Packing an archive again changes all of them."""
+    if not changed:
+        return []
+    named = [f"{name} ({how})" for name, how in itertools.islice(changed.items(), _NAMED)]
+    more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+    return [f"{formatting.plural(len(changed), 'tar header')} changed: {', '.join(named)}{more}."]
 
 
 def check_crate(archive: Unpacked) -> tuple[SealedBy, list[str]]:

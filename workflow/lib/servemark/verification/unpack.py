@@ -65,8 +65,8 @@ class Unpacked:
         folder: holds the content of the archive's one top folder.
         digests: name below the top folder -> sha256.
         sizes: name below the top folder -> bytes.
-        headers: one sentence for each tar header that differs from the header that servemark writes. tar restores mode, owner and time
-            from it, and no digest covers it.
+        headers: name -> how its tar header differs from the header that servemark writes. tar restores mode, owner and time from it,
+            and no digest covers it.
         needed: whether a file, by its name below the top folder, is written. A digest is computed of each one.
     """
 
@@ -75,7 +75,7 @@ class Unpacked:
     top: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    headers: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     _folders: set[str] = field(default_factory=set)
 
     def unpack(self, source: IO[bytes]) -> None:
@@ -109,7 +109,7 @@ class Unpacked:
         shown: dict[str, Callable[[Any], str]] = {"mode": oct, "type": repr}
         changed = [f"{field} {shown.get(field, str)(found[field])}, sealed with {shown.get(field, str)(sealed[field])}" for field in apart]
         if changed := changed + sorted(set(member.pax_headers) - {"path", "size"}):
-            self.headers.append(f"{name or member.name}: the tar header was changed: {', '.join(changed)}.")
+            self.headers[name or member.name] = ", ".join(changed)
         parents = set(map(str, PurePosixPath(name).parents)) - {"."}
         if member.isdir():
             self._folders |= parents | ({name} if name else set())
