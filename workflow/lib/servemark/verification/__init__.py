@@ -73,7 +73,7 @@ class Verification:
         """Return what was checked in two lines, then one line each for thresholds other than the defaults, and for what was not checked."""
         text = (
             f"  files    {self.files} compared with {MANIFEST}; its sha256 is the archive's identity: {self.identity}\n"
-            f"  results  {self.figures} of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
+            f"  results  {self.figures} values of {formatting.plural(self.measurements, 'measurement').replace(chr(0xA0), ' ')} of run "
             f"{formatting.printable(self.run)}, recomputed from per-request results"
         )
         if self.signer:
@@ -163,7 +163,8 @@ def _missing(differ: Iterable[Difference]) -> list[str]:
     found = []
     for where, of in names.items():
         some, more = list(of)[:_NAMED], len(of) - _NAMED
-        found.append(f"{where} (without {', '.join(some)}{f' and {more} more values' if more > 0 else ''})")
+        rest = f" and {formatting.plural(more, 'more value')}" if more > 0 else ""
+        found.append(f"{where} (this older archive does not state {', '.join(some)}{rest})")
     return found
 
 

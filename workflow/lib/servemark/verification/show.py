@@ -54,7 +54,7 @@ def _text(found: RunRecords, source: str) -> str:
 
 
 def _with_thresholds(found: RunRecords) -> RunRecords:
-    """Return the run with the thresholds of its configuration in the records that state none. Versions before archive format 3 made them."""
+    """Return the run with the thresholds of its configuration in records that state none, from before archive format 3."""
     try:
         values = {name: float(value) for name, value in stored(found.config.get("verdict", {})).model_dump().items()}
     except (ValueError, AttributeError, OverflowError):
