@@ -285,7 +285,7 @@ def test_examples_of_configuration_md_are_valid(tmp_path):
 def test_message_in_configuration_md_is_the_real_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     smallest = _blocks("yaml")[0]
-    compact = "  plain: {model: tiny, environment: cpu}\n"
+    compact = '  plain: {model: tiny, environment: cpu, variables: {VLLM_CPU_KVCACHE_SPACE: "1"}}\n'
     assert smallest.count(compact) == 1
     spread = "  plain:\n    model: tinny\n    topolgy: {tensor_parallel: 2}\n    environment: cpu\n"
     Path("my.yaml").write_text(smallest.replace(compact, spread))
