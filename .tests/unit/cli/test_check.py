@@ -31,7 +31,7 @@ environments:
   e:
     {environment}
 deployments:
-  d: {{model: m, environment: e}}
+  d: {{model: m, environment: e{deployment}}}
 workloads:
   w: {{dataset: random, input_tokens: 8, output_tokens: 4, requests: 4, concurrency: 1}}
 """
@@ -50,9 +50,11 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def run(capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None, top="") -> tuple[int, dict[str, list[str]]]:
+def run(
+    capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None, top="", deployment=""
+) -> tuple[int, dict[str, list[str]]]:
     """The exit code, and the findings by their state."""
-    text = f"{CONFIG.format(source=source, environment=environment)}{top}\n"
+    text = f"{CONFIG.format(source=source, environment=environment, deployment=deployment)}{top}\n"
     if site is not None:
         Path("site.yaml").write_text(f"scheduler: slurm\n{site}\n")
         text += "cluster: ./site.yaml\n"
@@ -168,6 +170,17 @@ def test_missing_hub_cache_is_no_problem_after_everything_is_staged(checkout, ca
     (results / "models" / "m").mkdir(parents=True)
     (results / "models" / "m" / "manifest.json").touch()
     assert paths.problems(config, results) == []
+
+
+@pytest.mark.parametrize(("environment", "open_"), [("lock: cpu", False), ("container: {image: docker://org/vllm:1}", True)])
+def test_options_that_only_the_run_can_check_are_named(checkout, capsys, environment, open_):
+    _, found = run(capsys, environment=environment, deployment=", options: {max-num-seqs: 4}")
+    assert any(text.startswith("deployments.d.options: ") for text in found["not checked"]) is open_
+
+
+def test_tasks_of_accuracy_checks_are_left_to_the_run(checkout, capsys):
+    code, found = run(capsys, deployment=", checks: {gms8k: {limit: 10, min: 0.5}}")
+    assert code == 0 and any(text.startswith("deployments.d.checks: ") for text in found["not checked"])
 
 
 def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
@@ -306,7 +319,7 @@ def test_own_lock_file_is_a_problem_only_where_the_environment_is_built(checkout
 def test_prompt_file_is_read_and_named_with_its_key(checkout, capsys, rows, state, code):
     if rows is not None:
         Path("mine.jsonl").write_text(f"{rows}\n")
-    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu")
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment="")
     text = text.replace("dataset: random, input_tokens: 8", "dataset: {file: mine.jsonl}")
     Path("my.yaml").write_text(text)
     assert cli.main(["check", "my.yaml"]) == code
@@ -316,7 +329,7 @@ def test_prompt_file_is_read_and_named_with_its_key(checkout, capsys, rows, stat
 
 
 def test_dataset_of_the_hub_is_not_checked(checkout, capsys):
-    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu")
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment="")
     Path("my.yaml").write_text(text.replace("dataset: random, input_tokens: 8", f"dataset: {{hf: org/name@{'1' * 40}}}"))
     assert cli.main(["check", "my.yaml"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "workloads.w.dataset.hf: " in line]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from servemark.config import paths, positions
+from servemark.config import option_problems, paths, positions
 from servemark.config.cluster import Site
 from servemark.config.expand import expand, points
 from servemark.config.load import load
@@ -92,6 +92,7 @@ def findings(config: Config) -> Iterator[Finding]:
     here = config.cluster is None or shutil.which("sbatch") is not None
     yield from _folders(config, here=here)
     yield from _room(config, here=here)
+    yield from _later(config)
     if config.cluster:
         yield from _network(config.cluster)
         yield from _jobs(config, here=here)
@@ -136,6 +137,16 @@ def _folders(config: Config, *, here: bool) -> Iterator[Finding]:
     for loc, text in faults.items() if here else ():
         if loc[0] in ("deployments", "workloads"):
             yield Finding("problem", f"{'.'.join(loc)}: {text}", loc)
+
+
+def _later(config: Config) -> Iterator[Finding]:
+    """Name what only the run can check, because it needs the software of an environment."""
+    for name, deployment in config.deployments.items():
+        if deployment.options and not option_problems.known(config.environments[deployment.environment]):
+            text = f"the run asks the vLLM of environment {deployment.environment} for its options, before a server starts"
+            yield Finding("not checked", f"deployments.{name}.options: {text}")
+        if deployment.checks:
+            yield Finding("not checked", f"deployments.{name}.checks: the run asks lm-eval for these tasks, before a server starts")
 
 
 def _of_hub(config: Config, name: str, source: HubSource, *, here: bool) -> Finding:

@@ -50,16 +50,16 @@ def _users(config: Config, workload: str) -> list[Deployment]:
 
 def _faults(given: Mapping[str, Any], environment: Environment, *, serve: bool) -> Iterator[Fault]:
     """Yield the faults that every vLLM which the environment may have finds."""
-    known = _known(environment)
+    listed = known(environment)
     table = SERVE_OPTIONS if serve else CLIENT_OPTIONS
     each = [
-        list(options.faults(given, one.by_name[0 if serve else 1], one.version, lambda name: bool(refusal(name, table)))) for one in known
+        list(options.faults(given, one.by_name[0 if serve else 1], one.version, lambda name: bool(refusal(name, table)))) for one in listed
     ]
     in_all = set.intersection(*({fault.option for fault in found} for found in each)) if each else set()
     yield from (fault for fault in each[0] if fault.option in in_all) if each else ()
 
 
-def _known(environment: Environment) -> tuple[Known, ...]:
+def known(environment: Environment) -> tuple[Known, ...]:
     """Return the options of each vLLM that the environment may have; () if they are not known."""
     return known_options.of_versions(lockfiles.vllm_versions(environment.lock)) if environment.lock else ()
 
