@@ -5,7 +5,7 @@ Run ``.venv/bin/python -I envs/finish_setup.py`` after each installation of pack
 interpreter starts below a name with an umlaut. In a script's first line the kernel accepts no interpreter with a space or with more than
 127 bytes (execve(2)), and a shell misreads quotes. So this script removes the name from both.
 
-Each job of a run is a process of its own. Where PYTHONDONTWRITEBYTECODE is set, as in many images, it would compile our packages again.
+Each job of a run is a process. Where PYTHONDONTWRITEBYTECODE is set, as in many images, each would compile our packages again.
 """
 
 import compileall
@@ -57,7 +57,7 @@ def start_scripts(scripts: Path) -> None:
 
 
 def compile_packages() -> None:
-    """Write the bytecode of our packages next to them. In a folder without write access, Python compiles them at each start as before."""
+    """Write the bytecode of our packages next to them. In a folder without write access, Python compiles them at each start."""
     for folder in PACKAGES:
         compileall.compile_dir(ROOT / folder, quiet=2)
 

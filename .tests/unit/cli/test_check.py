@@ -290,7 +290,7 @@ def test_absent_file_of_an_environment_is_named_with_its_key(checkout, capsys, e
 
 @pytest.mark.parametrize("with_slurm", [False, True])
 @pytest.mark.parametrize("place", ["login", "job"])
-def test_image_that_is_not_on_this_machine_is_ok_nowhere(checkout, tmp_path, monkeypatch, capsys, place, with_slurm):
+def test_missing_image_is_never_reported_as_ok(checkout, tmp_path, monkeypatch, capsys, place, with_slurm):
     if with_slurm:
         slurm(tmp_path, monkeypatch)
     code, found = run(capsys, environment="container: {image: /data/images/vllm.sif}", site=f"build_on: {place}")

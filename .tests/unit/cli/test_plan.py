@@ -53,14 +53,14 @@ def test_llama_70b_needs_three_nodes_of_four_a10_and_a_division_gives_two(capsys
     assert code == 0 and all(number in out for number in ("20.1 GiB", "16.4 GiB", "5.0 GiB", "0.31 GiB"))
 
 
-def test_options_that_the_estimate_does_not_count_are_named(capsys):
+def test_options_without_effect_on_the_ranking_are_named(capsys):
     options = ("--option", "quantization=fp8", "--option", "kv-cache-dtype=fp8", "--option", "enforce-eager=True")
     code, found = planned(capsys, LLAMA, *A10, *options)
-    assert (code, found["options_not_counted"]) == (0, ["quantization", "enforce-eager"])
+    assert (code, found["options_without_effect"]) == (0, ["quantization", "enforce-eager"])
     # A switch may be given with its value, and the YAML has it as one.
     (deployment,) = yaml.safe_load(found["yaml"])["deployments"].values()
     assert deployment["options"]["enforce-eager"] is True
-    assert "not counted: quantization" in plan(capsys, LLAMA, *A10, *options)[1]
+    assert "no effect on this result: quantization" in plan(capsys, LLAMA, *A10, *options)[1]
 
 
 def test_options_of_the_topology_are_refused_before_the_plan(capsys):
@@ -68,13 +68,13 @@ def test_options_of_the_topology_are_refused_before_the_plan(capsys):
     assert (code, out) == (2, "") and "topology.tensor_parallel" in err
 
 
-def test_targets_out_of_reach_are_not_called_a_lack_of_memory(capsys):
+def test_unreachable_targets_are_not_reported_as_missing_memory(capsys):
     code, out, err = plan(capsys, LLAMA, *A10, "--nodes", "4", "--slo", "ttft_ms=1")
     assert code == 1 and "can meet the targets" in out and "Nothing on" not in out and "--slo" in err
     assert planned(capsys, LLAMA, *A10, "--nodes", "4", "--slo", "ttft_ms=1")[1]["miss_targets"]
 
 
-def test_name_of_the_hub_without_its_prefix_leads_to_it(capsys):
+def test_hub_name_without_prefix_gets_hint_with_prefix(capsys):
     code, _, err = plan(capsys, "org/name", *A10)
     assert code == 2 and "hf:org/name" in err
 

@@ -43,13 +43,16 @@ def plan(given: argparse.Namespace) -> None:
     asked = _asked(given)
     found = _ranked(asked.question, asked.nodes)
     name = _name(asked.model)
-    uncounted = _without_effect(asked, found, _options(given.option or []))
+    same = _without_effect(asked, found, _options(given.option or []))
     if given.json:
-        print(plan_text.as_json(found, name, asked.source, uncounted))
+        print(plan_text.as_json(found, name, asked.source, same))
     else:
         print(plan_text.table(found, name, asked.source), end="", flush=True)
-        if uncounted:
-            print(f"not counted: {', '.join(uncounted)}. Without these options the answer is the same (docs/explanation/planning.md).")
+        if same:
+            print(
+                f"no effect on this result: {', '.join(same)}. The estimate does not count these options, or they have their default value "
+                "(docs/explanation/planning.md)."
+            )
     if not found.fits:
         nodes = f"{found.nodes} node(s) of {given.gpus_per_node} GPUs"
         if found.missed:
@@ -59,7 +62,7 @@ def plan(given: argparse.Namespace) -> None:
                 reason="targets_out_of_reach",
             )
         raise PlanRefused(
-            f"No topology on {nodes} holds {name} with this load{' and may meet the targets' if asked.question.targets else ''}.",
+            f"No topology on {nodes} holds {name} with this load.",
             do="Use more nodes or larger GPUs, a shorter --context, a lower --concurrency, or an fp8 KV cache "
             "(--option kv-cache-dtype=fp8).",
             reason="does_not_fit",
@@ -74,7 +77,7 @@ def _ranked(question: Question, nodes: int | None) -> Ranking:
 
 
 def _without_effect(asked: Asked, found: Ranking, options: dict[str, Any]) -> list[str]:
-    """Return the options without which the ranking is the same, because the estimate does not count them here."""
+    """Return the options whose removal does not change the ranking."""
     rest = {option: {name: value for name, value in asked.question.options.items() if name != option} for option in options}
     without = {option: _ranked(replace(asked.question, options=others), asked.nodes) for option, others in rest.items()}
     return [option for option, other in without.items() if plan_text.numbers(other) == plan_text.numbers(found)]

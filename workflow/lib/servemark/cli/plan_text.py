@@ -161,11 +161,11 @@ def snippet(one: Candidate, name: str, source: str | None) -> str:
     return text if source else f"# Under `models`, add your model with the name `{name}`.\n{text}"
 
 
-def as_json(found: Ranking, name: str, source: str | None, uncounted: Sequence[str]) -> str:
-    """Return the whole ranking as JSON; ``uncounted``: options that change nothing in it."""
+def as_json(found: Ranking, name: str, source: str | None, same: Sequence[str]) -> str:
+    """Return the whole ranking as JSON; ``same``: options whose removal does not change it."""
     first = found.candidates[0] if found.candidates else None
     yaml_text = snippet(first, name, source) if first else None
-    return json.dumps(numbers(found) | {"options_not_counted": list(uncounted), "yaml": yaml_text}, indent=2)
+    return json.dumps(numbers(found) | {"options_without_effect": list(same), "yaml": yaml_text}, indent=2)
 
 
 def numbers(found: Ranking) -> dict[str, Any]:

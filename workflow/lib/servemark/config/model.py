@@ -55,7 +55,7 @@ class Model(Strict):
         description="source of the model: `builtin:tiny-dense` or `builtin:tiny-moe` (servemark makes them, with random weights), a "
         "folder, also a snapshot of a Hugging Face cache, or `hf:ORG/NAME@REVISION` of the Hugging Face hub. REVISION is a branch, a tag "
         "or a commit; default `main`. servemark takes it from a Hugging Face cache on this machine, else fetches it once from the hub. "
-        "It asks the hub for the commit of a branch or tag. Without a response it takes the commit that a cache has stored. "
+        "It asks the hub for the commit of a branch or tag. If that fails temporarily, it takes the commit that a cache has stored. "
         "For a gated or private model, export `HF_TOKEN` where snakemake starts, or log in with `hf auth login`. Keep `stage_on: login` in "
         "the cluster file"
     )

@@ -1,4 +1,4 @@
-"""Read the resolved configuration of a run. Each stage does so; apart from ``load``, because a stage needs none of its checks."""
+"""Read the resolved configuration of a run. Every stage does. So this is not in ``load``, whose checks no stage needs."""
 
 import json
 import os

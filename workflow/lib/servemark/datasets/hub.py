@@ -169,7 +169,7 @@ def choose(source: DatasetSource, listed: Collection[str], readme: Mapping[str, 
             raise _refused(source, what, f"Set `subset` to one of {', '.join([*named][:20])}.")
         chosen = named[subset]
         patterns = list(_patterns(chosen["data_files"], split))
-        # `*` matches within one folder, as in the hub's own library. Here, because every stage reads the configuration and few need this.
+        # `*` matches within one folder, as in the hub's own library. Imported here: every stage imports this module, and few need it.
         from fsspec.utils import glob_translate
 
         try:

@@ -8,7 +8,7 @@ Several servers may fill a folder at once: vLLM, Inductor, Triton and FlashInfer
 * vLLM writes one small file in place (compilation/backends.py, save_to_file; 0.25.1, 0.32.0): a server that reads it meanwhile ends with a
   SyntaxError, and not again at its next start.
 * Inductor's C++ compiler links its libraries in place, and Inductor takes any file that exists for complete (codecache.py, torch 2.13). If
-  a start is killed meanwhile, every later one ends with "file too short". So incomplete libraries are removed before each start.
+  a start is killed while it links, every later start fails with "file too short". So incomplete libraries are removed before each start.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ FOLDER = "compiled"
 WHAT = "what.json"
 STARTS = "starts"
 LINKING_S = 10.0
-"""Seconds after which nobody writes a library any more. Linking one of Inductor's takes less than a second."""
+"""Age in seconds above which an incomplete library counts as abandoned. Linking one of Inductor's takes less than a second."""
 # Key parts that change the compiled code of a folder.
 _OF_A_START = ("model", "options", "variables", "modules")
 
@@ -68,7 +68,7 @@ def variables(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def prepare(folder: Path, plan: Plan, hardware: Hardware) -> CompileCache | None:
-    """Make the folder and return its state before a server starts.
+    """Make the folder, remove incomplete libraries, and return its state before a server starts.
 
     Returns:
         ``filled``: a deployment with the same model, options, variables and modules was ready with this folder; ``other``: it holds other
@@ -104,9 +104,9 @@ def incomplete(folder: Path) -> Iterator[Path]:
 
 
 def _is_whole(library: Path) -> bool:
-    """Return whether a file has all that its ELF header announces. Other files are whole, unless they are empty or begin with zeros.
+    """Return whether a library is complete. Files of other kinds are, unless they are empty or begin with zeros.
 
-    The linker writes the table of sections last. Its place, the size of an entry and their number are at fixed offsets (elf(5), 64 bits).
+    A linker writes the table of sections last. Its place, the size of an entry and their number are at fixed offsets (elf(5), 64 bits).
     """
     size = library.stat().st_size
     with library.open("rb") as stream:

@@ -31,7 +31,7 @@ def listed(own: Path, configured: Path | None) -> str:
 
 
 def in_none(refusal: WeightsRefused, own: Path, configured: Path | None) -> WeightsRefused:
-    """Add the folders without the model to a refusal without a response of the hub; return others as they are. See :func:`listed`."""
+    """Add the searched folders to the error if the hub did not respond or is switched off. Return other errors unchanged."""
     if refusal.reason not in ("hub_unreachable", "hub_offline"):
         return refusal
     what = f"{refusal.what} None of these folders has the whole model: {listed(own, configured)}."
@@ -62,7 +62,7 @@ def examined(source: HubSource, commit: str | None, configured: Path | None, *, 
             _require_complete(source, snapshot, dummy)
         except (WeightsRefused, OSError) as error:
             what = error.what if isinstance(error, WeightsRefused) else f"it cannot be read ({error.strerror})."
-            yield snapshot, f"{what} To complete it: hf download {source.repository} --revision {snapshot.name}"
+            yield snapshot, f"{what} To complete it, run `hf download {source.repository} --revision {snapshot.name}`."
         else:
             yield snapshot, ""
 

@@ -88,7 +88,7 @@ def stage_hub(name: str, source: HubSource, cache: Path, progress: Progress, *, 
     home = _home(source, cache)
 
     def look(commit: str | None, failed: str = "") -> Manifest | None:
-        """Return the model from a cache of huggingface_hub; None takes the branch's commit from there. ``failed``: why not from the hub."""
+        """Return the model from a cache of huggingface_hub; None takes the branch's commit from there. ``failed``: the hub's error."""
         if (snapshot := hub_cache.find(source, commit, hub, progress, dummy=dummy)) is None:
             return None
         if failed:
