@@ -1,4 +1,4 @@
-"""The archives behind the rows of docs/benchmarks: each verifies, and two of them give the ratio that the page states."""
+"""The files behind the rows of docs/benchmarks: each archive verifies, and ratios and times of the page follow from them."""
 
 import csv
 import re

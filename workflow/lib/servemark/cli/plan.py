@@ -62,7 +62,7 @@ def plan(given: argparse.Namespace) -> None:
                 reason="targets_out_of_reach",
             )
         raise PlanRefused(
-            f"No topology on {nodes} holds {name} with this load.",
+            f"No topology on {nodes} holds the model with this load.",
             do="Use more nodes or larger GPUs, a shorter --context, a lower --concurrency, or an fp8 KV cache "
             "(--option kv-cache-dtype=fp8).",
             reason="does_not_fit",
@@ -78,9 +78,12 @@ def _ranked(question: Question, nodes: int | None) -> Ranking:
 
 def _without_effect(asked: Asked, found: Ranking, options: dict[str, Any]) -> list[str]:
     """Return the options whose removal does not change the ranking."""
-    rest = {option: {name: value for name, value in asked.question.options.items() if name != option} for option in options}
-    without = {option: _ranked(replace(asked.question, options=others), asked.nodes) for option, others in rest.items()}
-    return [option for option, other in without.items() if plan_text.numbers(other) == plan_text.numbers(found)]
+    same = []
+    for option in options:
+        others = {name: value for name, value in asked.question.options.items() if name != option}
+        if _ranked(replace(asked.question, options=others), asked.nodes).figures == found.figures:
+            same.append(option)
+    return same
 
 
 def _asked(given: argparse.Namespace) -> Asked:

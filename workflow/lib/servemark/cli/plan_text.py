@@ -163,15 +163,8 @@ def snippet(one: Candidate, name: str, source: str | None) -> str:
 
 def as_json(found: Ranking, name: str, source: str | None, same: Sequence[str]) -> str:
     """Return the whole ranking as JSON; ``same``: options whose removal does not change it."""
-    first = found.candidates[0] if found.candidates else None
-    yaml_text = snippet(first, name, source) if first else None
-    return json.dumps(numbers(found) | {"options_without_effect": list(same), "yaml": yaml_text}, indent=2)
-
-
-def numbers(found: Ranking) -> dict[str, Any]:
-    """Return what the ranking says, without the YAML for a configuration."""
     fewer, first = found.not_fewer, found.candidates[0] if found.candidates else None
-    return {
+    data = {
         "fits": found.fits,
         "nodes": first.topology.nodes if first and found.fits else None,
         "gpus": first.topology.world_size if first and found.fits else None,
@@ -181,7 +174,10 @@ def numbers(found: Ranking) -> dict[str, Any]:
         "topologies": [_entry(one) for one in found.candidates],
         "miss_targets": [_entry(one) for one in found.missed],
         "refused": [{"topology": sizes(one.topology), "why": one.obstacle} for one in found.refused],
+        "options_without_effect": list(same),
+        "yaml": snippet(first, name, source) if first else None,
     }
+    return json.dumps(data, indent=2)
 
 
 def _entry(one: Candidate) -> dict[str, Any]:

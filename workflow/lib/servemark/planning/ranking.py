@@ -89,7 +89,7 @@ class Candidate:
         engines = self.demand.engines(point)
         return int(min(point.concurrency or 1, engines * math.floor(self.demand.cacheable(point))))
 
-    @property
+    @cached_property
     def holds_load(self) -> bool:
         """Whether no request of a load waits for memory."""
         return all(self.demand.share(point) <= self.demand.cacheable(point) for point in self.demand.closed)
@@ -176,6 +176,12 @@ class Ranking:
     def fits(self) -> bool:
         """Whether some topology holds the model and the load and may meet the targets."""
         return bool(self.candidates) and self.candidates[0].holds_load
+
+    @cached_property
+    def figures(self) -> tuple[Any, ...]:
+        """All that the ranking states in numbers, in its order; equal for two questions with the same answer."""
+        judged = ((one.topology, one.estimate, one.held, one.bound, one.latencies) for one in (*self.candidates, *self.missed))
+        return (*judged, *((one.topology, one.obstacle) for one in self.refused))
 
     @property
     def not_fewer(self) -> tuple[AskedTopology, str] | None:
