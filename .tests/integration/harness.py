@@ -67,8 +67,11 @@ def basic_config(prefix: Path, cache: Path) -> dict[str, Any]:
             "chat": {"dataset": "random", "input_tokens": 8, "output_tokens": 4, "requests": 6, "concurrency": [1, 2], "warmups": 1}
         },
         "cache": str(cache),
-        # Short points on a busy machine; these tests do not judge the numbers.
-        "verdict": {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 0.9, "max_foreign_cpu": 1.0},
+        # Loads of milliseconds on a machine that may be busy: a point can still be SUSPECT, so tests accept that too.
+        "verdict": {
+            "min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 0.9, "max_foreign_cpu": 1.0, "max_client_cpu": 0.9,
+            "min_client_overlap": 0.5, "min_in_flight": 0.5,
+        },
         "timeouts": {"cluster": 20.0, "start": 30.0, "stall": 20.0, "point": 60.0, "no_progress": 20.0, "stop": 3.0},
     }  # fmt: skip
 

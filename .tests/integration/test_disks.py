@@ -84,7 +84,7 @@ def test_results_disk_full_while_measuring_loses_no_finished_point(checkout: Che
     again = checkout.run()
     assert again.rc == 0, again.text
     assert finished.items() < checkout.started_at("a").items()
-    assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
 
 
 def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Checkout, disks):

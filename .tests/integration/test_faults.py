@@ -37,8 +37,8 @@ def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
     rows = {point: row for (name, point), row in checkout.rows().items() if name == deployment}
     assert set(rows) == {"chat-c1-r1", "chat-c2-r1"}
     for row in rows.values():
-        assert row["verdict"] == "VALID" and all(
-            float(row[f]) >= 0 for f in ("output_tokens_per_s", "ttft_ms_p50", "e2el_ms_p50") if f in row
+        assert row["verdict"] in ("VALID", "SUSPECT") and all(
+            float(row[name]) > 0 for name in ("output_tokens_per_s", "ttft_ms_p50", "e2el_ms_p50")
         )
     return checkout.started_at(deployment)
 
@@ -198,7 +198,7 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
         assert record["client_exit_code"] == 0
         assert reason in [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"], record["reasons"]
         assert re.search(rf"^  {deployment}/chat-c2-r1 +{reason}$", done.text, re.MULTILINE), done.text
-    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] == "VALID"
+    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
     checkout.assert_all_dead(seconds=2)
 
 
@@ -252,7 +252,7 @@ def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
         assert f"{name}: model.safetensors" in failure["detail"], failure
         assert not (checkout.attempts(name)[-1] / "server.log").exists()
         assert_no_result(checkout, name, "chat-c2-r1")
-    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] == "VALID"
+    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
     checkout.assert_all_dead(seconds=2)
 
 

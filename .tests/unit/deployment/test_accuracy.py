@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from builders.deployed import verdict
 from builders.paths import ROOT
 from servemark import supervisor
 from servemark.config import asked_checks
@@ -53,7 +54,7 @@ def checked(deploy, lm_eval, tmp_path):
 def test_check_is_stored_and_next_time_taken_from_the_ledger(checked):
     plain = checked.plain
     plain.up()
-    assert plain.measure().verdict == "VALID"
+    assert verdict(plain.measure()) == "VALID"
     assert deployed.missing(plain.plan, checked.store) == 1
     found = checked.run()
     assert (found.value, found.stderr, found.samples, found.failure) == (0.5, 0.1, 5, None)
@@ -90,7 +91,7 @@ def test_failed_check_has_a_reason_and_the_server_lives_on(checked, behaviour, c
     checked.tell(**behaviour)
     found = checked.run(**changes)
     assert found.value is None and found.failure.reason == reason and found.failure.remedy
-    assert supervisor.is_alive(plain.attempt) and plain.measure().verdict == "VALID"
+    assert supervisor.is_alive(plain.attempt) and verdict(plain.measure()) == "VALID"
     assert not list(checked.place.glob("*")) and deployed.missing(plain.plan, checked.store) == 1
 
 

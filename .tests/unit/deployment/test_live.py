@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from builders.deployed import assert_all_gone, reasons
+from builders.deployed import assert_all_gone, reasons, verdict
 from servemark import supervisor
 from servemark.deployment import attempts
 from servemark.deployment.telemetry import SAMPLER
@@ -47,7 +46,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
         assert httpx.get(ready.url + route).status_code == 401, "every route needs the key"
 
     first = plain.measure(1)
-    assert (first.verdict, first.reasons, first.completed, first.failed) == ("VALID", (), 4, 0)
+    assert (verdict(first), first.completed, first.failed) == ("VALID", 4, 0), first.reasons
     assert first.output_throughput > 0 and first.total_output_tokens == 20
     assert (Path(first.attempt).name, first.client_exit_code, first.client_node) == ("001", 0, node.name)
     # The client's warm-up is counted too.
@@ -57,9 +56,10 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     assert engine.generated > first.total_output_tokens and first.thresholds == plain.verdict.model_dump(exclude={"max_repetition_spread"})
     assert file_sha256(plain.raw(1)) == first.raw_sha256 and first.raw == plain.raw(1).name
     assert [path.name for path in plain.raw(1).parent.iterdir()] == [first.raw], "no draft is left"
-    assert plain.measure(2).verdict == "VALID"
+    second = plain.measure(2)
+    assert verdict(second) == "VALID", second.reasons
     finished = [line["point"] for line in plain.told.lines if line.get("point", {}).get("phase") == "finished"]
-    assert [(point["name"], point["verdict"]) for point in finished] == [("chat-c4-r1", "VALID"), ("chat-c4-r2", "VALID")]
+    assert [(point["name"], point["verdict"]) for point in finished] == [("chat-c4-r1", first.verdict), ("chat-c4-r2", second.verdict)]
 
     stopped = plain.stop()
     assert (stopped.failure, Path(stopped.attempt).name, stopped.replay) == (None, "001", False)
@@ -69,9 +69,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     assert_all_gone(plain)
 
     plain.raw(1).unlink()
-    begin = time.monotonic()
     replayed = plain.measure(1)
-    assert time.monotonic() - begin < 1
     assert replayed == first and file_sha256(plain.raw(1)) == first.raw_sha256
     started = plain.start()
     assert started.replay and started.attempt is None
@@ -79,7 +77,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     endpoint = plain.serve(started)
     again, kept = plain.wait(started, endpoint)
     assert endpoint.replay and again.replay and kept == startup
-    assert plain.measure(2).verdict == "VALID"
+    assert plain.measure(2) == second
     assert plain.stop().daemons == stopped.daemons
     assert len(attempts.every(plain.folder)) == 1, "nothing was started"
 
@@ -97,7 +95,7 @@ def test_new_attempt_after_death_measures_missing_points(deploy, tmp_path):
     assert plain.attempt.name == "002"
     assert plain.measure(1) == good, "not measured twice"
     record = plain.measure(2)
-    assert (record.verdict, Path(record.attempt).name) == ("VALID", "002")
+    assert (verdict(record), Path(record.attempt).name) == ("VALID", "002")
 
 
 def test_killed_run_ends_its_deployment(deploy, monkeypatch, wait_for):

@@ -8,14 +8,13 @@ import signal
 import httpx
 import pytest
 
-from builders.deployed import assert_all_gone, assert_no_figure, planned_point, reasons
+from builders.deployed import assert_all_gone, assert_no_figure, planned_point, reasons, verdict
 from builders.places import described
 from builders.standin_router import put_router
 from builders.standin_running import free_port
 from servemark.deployment import attempts
 from servemark.deployment.telemetry import SAMPLER
 from servemark.measurement.raw import read_raw
-from servemark.measurement.thresholds import stored
 from servemark.records import Topology
 
 
@@ -47,7 +46,7 @@ def test_two_replicas_share_requests_behind_one_address(pair):
     assert any(words.startswith("waiting for vLLM (r0 on ") for words in plain.told.words)
 
     record = plain.measure()
-    assert (record.verdict, record.completed) == ("VALID", 4), record.reasons
+    assert (verdict(record), record.completed) == ("VALID", 4), record.reasons
     # The client's warm-up is counted too.
     assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
     stopped = plain.stop()
@@ -72,7 +71,7 @@ def test_a_router_balances_the_engines_of_one_server(pair):
     # The router looks there without a key.
     assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
     record = plain.measure()
-    assert (record.verdict, record.completed) == ("VALID", 4), record.reasons
+    assert (verdict(record), record.completed) == ("VALID", 4), record.reasons
     stopped = plain.stop()
     assert "router" in {daemon.name for daemon in stopped.daemons}
     assert_all_gone(plain)
@@ -85,26 +84,24 @@ def test_load_past_router_goes_to_server_with_engines(pair):
     plain.plan = plain.plan.model_copy(update={"points": (*plain.plan.points, second)})
     ready = plain.up()
     assert ready.url != ready.servers[0].url
-    assert (plain.measure(2).verdict, plain.plan.topology.asked("replica").balancing) == ("VALID", "server")
+    assert (verdict(plain.measure(2)), plain.plan.topology.asked("replica").balancing) == ("VALID", "server")
     plain.stop()
     assert_all_gone(plain)
 
 
 def test_three_client_processes_share_load_over_two_replicas(pair):
-    limits = {"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 1.0, "max_client_cpu": 1.0, "max_foreign_cpu": 1.0}
     plain = pair(points=2, point={"concurrency": 6, "requests": 32, "warmups": 2, "clients": 3})
-    plain.verdict = stored({**limits, "min_client_overlap": 0.0})
     second = planned_point(2, plain.plan.key_parts, concurrency=3, requests=6, warmups=1, ask="replica")
     plain.plan = plain.plan.model_copy(update={"points": (plain.plan.points[0], second)})
     ready = plain.up()
     shared = plain.measure(1)
-    assert (shared.verdict, shared.completed, shared.load.clients, shared.load.ask) == ("VALID", 32, 3, "endpoint"), shared.reasons
+    assert (verdict(shared), shared.completed, shared.load.clients, shared.load.ask) == ("VALID", 32, 3, "endpoint"), shared.reasons
     assert sum(shared.replica_requests.values()) == 34 and min(shared.replica_requests.values()) >= 16
     raw = read_raw(plain.raw(1))
     assert [(client.num_prompts, len(client.requests)) for client in raw.clients] == [(11, 11), (11, 11), (10, 10)]
     assert shared.duration_s == raw.duration_s >= max(client.duration_s for client in raw.clients)
     alone = plain.measure(2)
-    assert (alone.verdict, alone.load.clients, alone.load.ask) == ("VALID", 1, "replica"), alone.reasons
+    assert (verdict(alone), alone.load.clients, alone.load.ask) == ("VALID", 1, "replica"), alone.reasons
     # The client's warm-up is counted too.
     assert alone.replica_requests == {"r0": 7, "r1": 0}
     assert ready.servers[0].url in alone.client_argv and ready.url in shared.client_argv

