@@ -39,6 +39,12 @@ def test_every_process_runs_bench_client(tmp_path, count):
     assert started == [(str(IN_MODEL_ENV / "bench_client.py"),)] * count
 
 
+def test_client_may_run_the_tokenizers_code_if_the_server_may(tmp_path):
+    for trusted in (False, True):
+        client = BenchmarkClient(load(clients=2), READY, tmp_path / ".raw.draft", "python", "/models/tiny", trust_remote_code=trusted)
+        assert [argv.count("--trust-remote-code") for argv in client.commands] == [int(trusted)] * 2
+
+
 @pytest.mark.parametrize(("concurrency", "rate"), [(7, None), (None, 3.0), (7, 3.0)])
 def test_shares_add_up_to_the_load(concurrency, rate):
     point = load(seed=7, concurrency=concurrency, request_rate=rate, requests=21, warmups=14, clients=3)

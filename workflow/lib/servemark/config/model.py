@@ -65,7 +65,7 @@ class Model(Strict):
         "ledger key",
     )
     trust_remote_code: Flag = Field(
-        default=False, description="let vLLM run Python code from the model's folder; the plan and every measurement state it"
+        default=False, description="let server and client run Python code from the model's folder; the plan and every measurement state it"
     )
     load_format: Literal["auto", "dummy"] = Field(
         default="auto",

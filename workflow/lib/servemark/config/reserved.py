@@ -1,5 +1,6 @@
 """Names that a configuration or a cluster file may not use: options that servemark sets, and other tools' names for keys."""
 
+_CODE = "set `trust_remote_code: true` of the model, so that records state it"
 _ADDRESS = "servemark chooses the server's address; fix the port with `port` of the deployment"
 _SECRET = "a configuration must not hold secrets; servemark creates an API key and passes it by environment"  # noqa: S105
 
@@ -11,12 +12,14 @@ def _by_option(reasons: dict[str, str]) -> dict[str, str]:
 # Reason -> names of options without leading dashes; `*` at the end matches all options that begin so.
 SERVE_OPTIONS = _by_option(
     {
-        _ADDRESS: "host port uds root-path ssl-*",
+        _ADDRESS: "host port uds root-path",
+        "servers speak plain HTTP, so that the client measures the server alone; to reach one from another network, use the ssh tunnel of "
+        "how-to-use.txt": "ssl-*",
         _SECRET: "api-key hf-token",
         "it would run your code in the request path that is measured": "middleware",
         "the deployment's `model` names the model": "model",
         "set `served_name` of the model": "served-model-name",
-        "set `trust_remote_code: true` of the model, so that records state it": "trust-remote-code",
+        _CODE: "trust-remote-code",
         "set `topology.tensor_parallel`": "tensor-parallel-size",
         "set `topology.pipeline_parallel`": "pipeline-parallel-size",
         "set `topology.data_parallel`": "data-parallel-*",
@@ -34,6 +37,7 @@ CLIENT_OPTIONS = _by_option(
         "the deployment's `model` names the model": "model",
         "set `served_name` of the model": "served-model-name",
         "the tokenizer comes with the model": "tokenizer",
+        _CODE: "trust-remote-code",
         "set `dataset`": "dataset-name",
         "set `input_tokens`": "input-len random-input-len",
         "set `output_tokens`": "output-len random-output-len",

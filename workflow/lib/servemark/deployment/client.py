@@ -82,6 +82,7 @@ class BenchmarkClient:
     Args:
         draft: path of the point's unfinished result file. The processes' files lie next to it; their names begin with its name.
         tokenizer: the folder of the model.
+        trust_remote_code: the tokenizer may run Python code from that folder, as in the server.
     """
 
     point: LoadPoint
@@ -92,6 +93,7 @@ class BenchmarkClient:
     variables: Mapping[str, str] = field(default_factory=dict)
     container: Container | None = None
     dataset: Path | None = None
+    trust_remote_code: bool = False
 
     @property
     def commands(self) -> list[list[str]]:
@@ -99,10 +101,12 @@ class BenchmarkClient:
         ready, folder = self.ready, str(self.draft.parent.absolute())
         url = ready.servers[0].url if self.point.ask == "replica" else ready.url
         assert url and ready.served_name, "a live deployment's live record is complete"
+        model = command_lines.option_arguments({"trust-remote-code": self.trust_remote_code or None})
         return [
             command_lines.bench(
                 self.python, url, ready.served_name, self.tokenizer, share, folder, self._beside(index).name, self._prompts(index)
             )
+            + model
             for index, share in enumerate(shares(self.point))
         ]
 

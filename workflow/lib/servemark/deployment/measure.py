@@ -161,7 +161,10 @@ class Measuring:
         # The attempt's number is in the name, because a client on a lost node may still write the file of its attempt.
         draft = raw_path.with_name(f".{raw_path.name}.{attempt.name}.draft")
         own = bytecode_cache.variables(here.environment)
-        client = BenchmarkClient(load, ready, draft, here.environment.python, here.manifest.path, own, here.container(), here.dataset(load))
+        trusted = bool(here.plan.options.get("trust-remote-code"))
+        client = BenchmarkClient(
+            load, ready, draft, here.environment.python, here.manifest.path, own, here.container(), here.dataset(load), trusted
+        )
         client.clear()
         scrapes = {server.daemon: scraper(server.url, key) for server in ready.servers}
         server = ServerWatch(attempt, scrapes, here.timeouts.no_progress)
