@@ -61,6 +61,16 @@ def test_random_weights_are_refused_with_exit_code_2():
     assert caught.value.exit_code == 2 and "deployments.plain.checks:" in str(caught.value)
 
 
+@pytest.mark.parametrize(("program", "faults"), [("true", []), ("no-such-program", [("publish",)]), ("./up.sh", [("publish",)])])
+def test_program_of_publish_is_looked_up(tmp_path, monkeypatch, program, faults):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "up.sh").write_text("#!/bin/sh\n")
+    asked = validate(config({}) | {"publish": [program, "{archive}"]})
+    assert [problem.loc for problem in paths.problems(asked)] == faults
+    (tmp_path / "published.json").write_text("{}")
+    assert paths.problems(asked, tmp_path) == [], "it has run"
+
+
 def test_missing_task_and_crowded_folder_are_refused(tmp_path, monkeypatch):
     shutil.copytree(TASK, tmp_path / "capitals")
     task = tmp_path / "capitals" / "capitals.yaml"
@@ -68,6 +78,12 @@ def test_missing_task_and_crowded_folder_are_refused(tmp_path, monkeypatch):
     assert not list(paths.problems(validate(config({"capitals": asked}))))
     monkeypatch.setattr(asked_checks, "MOST_FILES", 1)
     (crowded,) = paths.problems(validate(config({"capitals": asked})))
+    monkeypatch.undo()
+    task.write_text("task: x\nprocess_docs: !function code.rows\n")
+    assert not list(paths.problems(validate(config({"capitals": asked})))), "lm-eval's own tags"
+    task.write_text("task: [x\n")
+    (broken,) = paths.problems(validate(config({"capitals": asked})))
+    assert broken.loc == crowded.loc
     task.unlink()
     (lost,) = paths.problems(validate(config({"capitals": asked})))
     assert crowded.loc == lost.loc == ("deployments", "plain", "checks", "capitals", "task") and crowded.text != lost.text

@@ -66,6 +66,10 @@ def test_staged_rows_are_as_readable_as_the_source(tmp_path):
 def test_missing_and_empty_files_are_faults(tmp_path):
     assert len(rows.faults(DatasetSource(file=str(tmp_path / "no.jsonl")), recorded=False, chat=False)) == 1
     assert len(rows.faults(written(tmp_path), recorded=False, chat=False)) == 1
+    alone = tmp_path / "alone.json"
+    alone.write_text(json.dumps([{"conversations": [{"from": "human", "value": "a question"}]}]))
+    kinds = [DatasetSource(file=str(tmp_path)), DatasetSource(sharegpt=str(alone)), written(tmp_path)]
+    assert len({rows.faults(kind, recorded=False, chat=False)[0].removeprefix(kind.path) for kind in kinds}) == 3, "each has its words"
 
 
 def test_digest_depends_on_rows_and_not_on_their_spelling_or_path(tmp_path):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 from servemark.config.model import Config
 from servemark.config.problems import Problem, shortened
 from servemark.config.restarts import deployment_of
@@ -52,6 +54,15 @@ def pointless(config: Config) -> Iterator[Problem]:
             yield Problem(("deployments", name, "checks"), text)
 
 
+def _syntax_fault(path: Path) -> str | None:
+    """Return what is wrong with the syntax of a YAML file. lm-eval's own tags, such as ``!function``, are no fault."""
+    try:
+        yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        return " ".join(str(error).split())
+    return None
+
+
 def unreadable(config: Config) -> Iterator[Problem]:
     """Yield a problem for each task of a user that this machine cannot read."""
     for name, deployment in config.deployments.items():
@@ -61,6 +72,8 @@ def unreadable(config: Config) -> Iterator[Problem]:
                 continue
             if not os.access(one.task, os.R_OK) or not one.task.is_file():
                 yield Problem(loc, f"there is no readable file {shortened(str(one.task), 200)}")
+            elif fault := _syntax_fault(one.task):
+                yield Problem(loc, f"{shortened(str(one.task), 200)} is no YAML: {fault}")
             elif len(list(itertools.islice(content.walk(str(one.task.absolute().parent), hidden=False), MOST_FILES + 1))) > MOST_FILES:
                 text = (
                     f"its folder has more than {MOST_FILES} files, and the ledger key contains them all; "

@@ -9,6 +9,7 @@ from servemark.records import Strict
 from servemark.records.base import Count
 
 CHECK_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+METRIC_PATTERN = r"^\S+$"
 CheckName = Annotated[str, Field(pattern=CHECK_PATTERN, max_length=80)]
 
 
@@ -25,7 +26,7 @@ class Check(Strict):
         "key. Default: the check's name is that of a task that comes with lm-eval",
     )
     shots: Amount | None = Field(default=None, description="examples with answers before each question; default: as the task states")
-    metric: Annotated[str, Field(min_length=1)] | None = Field(
+    metric: Annotated[str, Field(pattern=METRIC_PATTERN)] | None = Field(
         default=None,
         description="metric that `min` is compared with, in lm-eval's spelling, such as `exact_match,flexible-extract`; default the task's "
         "first one",

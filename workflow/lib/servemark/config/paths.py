@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,9 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     found += _hub_cache_faults(config, run)
     found += _dataset_faults(config, run)
     found += unreadable(config)
+    published = run and (run / "published.json").exists()
+    if config.publish and not published and shutil.which(config.publish[0]) is None:
+        found.append(Problem(("publish",), f"this machine has no program {shortened(config.publish[0], 200)} that you may execute"))
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
         python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
         if not described and not os.access(python, os.X_OK):

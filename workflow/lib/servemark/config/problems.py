@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from servemark.config.checks import CHECK_PATTERN, Check
+from servemark.config.checks import CHECK_PATTERN, METRIC_PATTERN, Check
 from servemark.config.cluster import CONSTRAINT_PATTERN, MODULE_PATTERN, SCRATCH_PATTERN, WORD_PATTERN, Site, SmallJobs
 from servemark.config.container import Container
 from servemark.config.field_types import NAME_PATTERN, OPTION_PATTERN, RUN_PATTERN, SERVED_PATTERN, VARIABLE_PATTERN, nearest
@@ -18,7 +18,7 @@ from servemark.config.reserved import SERVE_OPTIONS, kebab, meant, refusal
 from servemark.config.search import FORMS, CountRange, CountSearch
 from servemark.config.slo import Limits, Slo
 from servemark.config.topology import AskedTopology
-from servemark.config.workload import CHOICES, KINDS, Load, PrefixGroups
+from servemark.config.workload import CHOICES, KINDS, LENGTH_FORMS, Load, PrefixGroups
 from servemark.errors import ConfigError
 from servemark.measurement.thresholds import Verdict
 from servemark.records import DatasetSource
@@ -31,6 +31,7 @@ _PATTERNS = {
     RUN_PATTERN: "lower-case letters, digits, dots, dashes and underscores, with a letter or digit first",
     SERVED_PATTERN: "such as openai/gpt-oss-120b: letters, digits, and . _ - : within parts that a slash separates",
     CHECK_PATTERN: "letters, digits, dots, dashes and underscores, with a letter or digit first",
+    METRIC_PATTERN: "without spaces",
     VARIABLE_PATTERN: "upper-case letters, digits and underscores",
     OPTION_PATTERN: "letters, digits and dashes",
     WORD_PATTERN: "one word",
@@ -69,7 +70,7 @@ def from_pydantic(error: ValidationError, data: Any) -> list[Problem]:
 
 def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     kind, context, found = item["type"], item.get("ctx", {}), item["input"]
-    loc: Loc = tuple(part for part in item["loc"] if part not in FORMS)
+    loc: Loc = tuple(part for part in item["loc"] if part not in (*FORMS, *LENGTH_FORMS))
     home = _HOMES.get(_pattern(loc[:-1]))
     if rooted and loc[:1] == ("workloads",) and len(loc) > 2 and loc[2] in KINDS:
         # pydantic inserts the dataset between a workload's name and its key.
@@ -96,6 +97,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem(loc, "is not one of the choices", allowed, given=str(found))
     if kind == "string_pattern_mismatch":
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
+    if kind == "int_type" and found == "recorded" and loc[-1:] == ("output_tokens",):
+        return Problem(loc, "`recorded` is only for datasets whose rows have a length: {file: ...}, {sharegpt: ...} and {hf: ...}")
     if found is None and kind != "missing":
         return Problem(loc, "is empty: fill it in or remove the key")
     # Else pydantic's text, such as "Input should be a valid integer".
@@ -148,6 +151,13 @@ _HOMES: dict[Loc, type[BaseModel]] = {
 """The type of each mapping with fixed keys by its place; for workloads one of the kinds."""
 
 
+_DATASETS = {
+    "random": "`dataset: random`",
+    "staged": "a dataset {file: ...}, {sharegpt: ...} or {hf: ...}",
+    "prefix": "a dataset {prefix: ...}",
+}
+
+
 def _pattern(loc: Loc) -> Loc:
     """Return the place with NAME in place of a name that the user chose, or of a number in a list."""
     if loc[:1] == ("deployments",) and loc[2:3] == ("checks",) and len(loc) > 3:
@@ -163,6 +173,8 @@ def _place(way: Loc) -> str:
 
 def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
     key = str(loc[-1])
+    if home in KINDS.values() and (others := [tag for tag, kind in KINDS.items() if key in kind.model_fields]):
+        return Problem(loc, f"is only for workloads with {' or '.join(_DATASETS[tag] for tag in others)}")
     allowed = tuple(field.alias or name for name, field in home.model_fields.items()) if home else ()
     keys = meant(key)
     if known := next((one for one in (*keys, key) if "." not in one and nearest(one, allowed)), None):

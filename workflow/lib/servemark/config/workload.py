@@ -3,9 +3,9 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, WithJsonSchema, field_validator, model_validator
 
-from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, TimeSpan, Warmups, refuse
+from servemark.config.field_types import Amount, ClientOptions, Clients, Counts, Flag, TimeSpan, Warmups, refuse
 from servemark.config.reserved import WHOLE_LOAD_OPTIONS
 from servemark.config.search import REQUESTS_PER_SLOT, CountSearch, Range, RateSearch, SearchableConcurrency, SearchableRates
 from servemark.config.slo import Slo
@@ -16,6 +16,21 @@ from servemark.records.dataset import SOURCES
 from servemark.records.load_point import Api
 
 _PROMPTS: TypeAdapter[AnyPrompts] = TypeAdapter(AnyPrompts)
+
+LENGTH_FORMS = ("<tokens>", "<recorded>")
+"""pydantic inserts one of them into the place of a fault of ``output_tokens``."""
+
+
+def _length_form(value: Any) -> str:
+    return LENGTH_FORMS[isinstance(value, str)]
+
+
+Length = Annotated[
+    Annotated[Count, Tag(LENGTH_FORMS[0])] | Annotated[Literal["recorded"], Tag(LENGTH_FORMS[1])],
+    Discriminator(_length_form),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST}, {"const": "recorded"}]}),
+]
+"""Output length in tokens, or that of each row."""
 
 
 class Load(Strict):
@@ -165,11 +180,11 @@ class StagedWorkload(Load):
     """Recorded prompts of a file or of a dataset of the hub."""
 
     dataset: DatasetSource = Field(description="source of the prompts: a mapping with exactly one of the keys `file`, `sharegpt` and `hf`")
-    output_tokens: Count | Literal["recorded"] = Field(
+    output_tokens: Length = Field(
         description="output length, tokens. `recorded`: each output has the length of its row. The row states it, or the model's tokenizer "
         "counts the recorded response. The end-of-text token is ignored"
     )
-    share_prompts: bool = Field(default=False, description="also put the prompts into the archive, not only their digest and lengths")
+    share_prompts: Flag = Field(default=False, description="also put the prompts into the archive, not only their digest and lengths")
 
     @field_validator("dataset")
     @classmethod
@@ -177,6 +192,8 @@ class StagedWorkload(Load):
         given = [name for name in SOURCES if getattr(source, name) is not None]
         if len(given) != 1:
             raise refuse(f"needs exactly one of the keys {', '.join(f'`{name}`' for name in SOURCES)}")
+        if empty := next((name for name in ("split", "subset", "column") if getattr(source, name) == ""), None):
+            raise refuse("is empty: fill it in or remove the key", at=(empty,))
         if source.hf is None and (other := next((name for name in ("split", "subset", "column") if getattr(source, name)), None)):
             raise refuse("is only for datasets of the hub (`hf`)", at=(other,))
         if source.arrivals and source.file is None:
