@@ -41,6 +41,9 @@ CACHES = {
     "TRITON_CACHE_DIR": "/cache/x/triton",
     "FLASHINFER_WORKSPACE_BASE": "/cache/x/flashinfer",
     "TILELANG_CACHE_DIR": "/cache/x/tilelang",
+    "HUMMING_CACHE_DIR": "/cache/x/humming/cache",
+    "HUMMING_TMP_DIR": "/cache/x/humming/tmp",
+    "CUDA_CACHE_PATH": "/cache/x/ptx",
 }
 
 
@@ -50,6 +53,7 @@ CACHES = {
         ({}, {}),
         ({"TRITON_CACHE_DIR": "/mine"}, {"TRITON_CACHE_DIR": "/mine"}),
         ({"TRITON_HOME": "/mine"}, {"TRITON_CACHE_DIR": None}),
+        ({"HUMMING_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": "/my/ptx"}, {"HUMMING_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": "/my/ptx"}),
         ({"XDG_CACHE_HOME": "/mine"}, {"VLLM_CACHE_ROOT": None}),
     ],
 )
