@@ -25,6 +25,10 @@ from servemark.records import AskedCheck
         ({"middleware": ["a.B", "c.D"]}, ["--middleware", "a.B", "c.D"]),
         ({"seed": 0, "quantization": None}, ["--seed", "0"]),
         ({"gpu-memory-utilization": 0.9}, ["--gpu-memory-utilization", "0.9"]),
+        ({"kernel-config.enable_jit_warmup": False}, ["--kernel-config.enable_jit_warmup", "false"]),
+        ({"compilation-config.mode": 0, "compilation-config.x": None}, ["--compilation-config.mode", "0"]),
+        ({"compilation-config.cudagraph_mode": "NONE"}, ["--compilation-config.cudagraph_mode", "NONE"]),
+        ({"compilation-config.compile_sizes": [1, 2]}, ["--compilation-config.compile_sizes", "[1, 2]"]),
     ],
 )
 def test_options_have_the_syntax_of_vllm(options, arguments):
