@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
 from builders.config_text import BASE, failure, write
+from builders.paths import ROOT
 from servemark.config.expand import expand
 from servemark.config.load import load
 
@@ -65,6 +68,14 @@ def test_wrong_client_option_is_refused_at_its_line(tmp_path):
 
 def test_number_of_cuda_graphs_may_follow_from_the_workload(tmp_path):
     load(write(tmp_path, with_options("max-cudagraph-capture-size: workload")))
+
+
+def test_documented_forms_of_json_are_valid(tmp_path):
+    text = (ROOT / "docs/explanation/start-up.md").read_text()
+    (block,) = re.findall(r"```yaml\noptions:\n(.*?)```", text, re.DOTALL)
+    lines = [line.strip() for line in block.splitlines()]
+    assert len(load(write(tmp_path, with_options(*lines))).deployments["plain"].options) == len(lines) == 3
+    assert "options.kernel-config: " in failure(write(tmp_path, with_options("kernel-config: {enable_jit_warmup: false}")))
 
 
 FILE = """\

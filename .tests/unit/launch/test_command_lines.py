@@ -25,6 +25,10 @@ from servemark.records import AskedCheck
         ({"middleware": ["a.B", "c.D"]}, ["--middleware", "a.B", "c.D"]),
         ({"seed": 0, "quantization": None}, ["--seed", "0"]),
         ({"gpu-memory-utilization": 0.9}, ["--gpu-memory-utilization", "0.9"]),
+        ({"kernel-config.enable_jit_warmup": False}, ["--kernel-config.enable_jit_warmup", "false"]),
+        ({"compilation-config.mode": 0, "compilation-config.x": None}, ["--compilation-config.mode", "0"]),
+        ({"compilation-config.cudagraph_mode": "NONE"}, ["--compilation-config.cudagraph_mode", "NONE"]),
+        ({"compilation-config.compile_sizes": [1, 2]}, ["--compilation-config.compile_sizes", "[1, 2]"]),
     ],
 )
 def test_options_have_the_syntax_of_vllm(options, arguments):
@@ -41,6 +45,9 @@ CACHES = {
     "TRITON_CACHE_DIR": "/cache/x/triton",
     "FLASHINFER_WORKSPACE_BASE": "/cache/x/flashinfer",
     "TILELANG_CACHE_DIR": "/cache/x/tilelang",
+    "HUMMING_CACHE_DIR": "/cache/x/humming/cache",
+    "HUMMING_TMP_DIR": "/cache/x/humming/tmp",
+    "CUDA_CACHE_PATH": "/cache/x/ptx",
 }
 
 
@@ -50,6 +57,7 @@ CACHES = {
         ({}, {}),
         ({"TRITON_CACHE_DIR": "/mine"}, {"TRITON_CACHE_DIR": "/mine"}),
         ({"TRITON_HOME": "/mine"}, {"TRITON_CACHE_DIR": None}),
+        ({"HUMMING_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": "/my/ptx"}, {"HUMMING_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": "/my/ptx"}),
         ({"XDG_CACHE_HOME": "/mine"}, {"VLLM_CACHE_ROOT": None}),
     ],
 )

@@ -59,6 +59,19 @@ def test_largest_weights_and_smallest_cache_of_ranks_count():
     assert observe("\n".join(lines)) == {"weights_gib": 16.4, "kv_cache_gib": 106.9}
 
 
+def test_fixed_kv_cache_is_observed():
+    """The lines of v1/worker/gpu_worker.py and startup_plan.py, vLLM 0.32.0, with the numbers filled in."""
+    lines = [
+        "(EngineCore pid=7) INFO 11-27 09:26:29 [startup_plan.py:152] Applying persisted startup plan (fingerprint 0a1b2c): "
+        "kv_cache_memory_bytes=98280000000 (91.53 GiB), recorded free-memory baseline 138.51 GiB, current 138.60 GiB. "
+        "Memory profiling will be skipped.",
+        "(EngineCore pid=7) INFO 11-27 09:26:40 [gpu_worker.py:672] Initial free memory 138.6 GiB, reserved 91.53 GiB memory for "
+        "KV Cache as specified by kv_cache_memory_bytes config and skipped memory profiling. This does not respect the "
+        "gpu_memory_utilization config.",
+    ]
+    assert observe("\n".join(lines)) == {"kv_cache_gib": 91.53}
+
+
 def test_compare_divides_observed_by_estimated():
     estimated = Estimate(
         weights_gib=2.0,

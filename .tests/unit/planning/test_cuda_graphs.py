@@ -100,7 +100,9 @@ def test_numbers_stay_and_workload_is_removed_without_capture(given, hardware, r
         ({}, (*points(4), *points(None, None, request_rate=2.0)), "chat-c4-r1 and 1 more "),
         ({"speculative-config": "{}"}, points(4), "(speculative-config)"),
         ({"spec-tokens": 3}, points(4), "(spec-tokens)"),
-        ({"compilation-config.mode": 3}, points(4), "compilation-config.mode "),
+        ({"compilation-config": '{"mode": 0, "cudagraph_capture_sizes": [1, 2]}'}, points(4), "compilation-config "),
+        ({"compilation-config.max_cudagraph_capture_size": 8}, points(4), "compilation-config.max_cudagraph_capture_size "),
+        ({"compilation-config": '{"mode": '}, points(4), "compilation-config "),
     ],
 )
 def test_workload_without_a_number_is_refused_with_a_remedy(changes, asked, words):
@@ -108,6 +110,19 @@ def test_workload_without_a_number_is_refused_with_a_remedy(changes, asked, word
     assert refused.startswith("options.max-cudagraph-capture-size: workload") and words in refused
     _, (refused,) = resolve_capture_size(LISTED | changes, Topology(), asked, H200)
     assert refused.startswith("options.cudagraph-capture-sizes: workload") and words in refused
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compilation-config": '{"cudagraph_mode": "FULL_DECODE_ONLY", "pass_config": {"fuse_allreduce_rms": false}}'},
+        {"compilation-config.mode": 0},
+        {"compilation-config": None},
+    ],
+)
+def test_workload_next_to_a_compilation_config_without_sizes_is_a_number(changes):
+    options, refused = resolve_capture_size(ASKED | changes, Topology(), points(100), H200)
+    assert (options["max-cudagraph-capture-size"], refused) == (104, ())
 
 
 def test_concurrency_next_to_a_request_rate_is_the_number():

@@ -27,8 +27,10 @@ PHASES = (
     "engine start",
     "weights",
     "compile",
-    "KV cache and profiling",
+    "first run of the model",
     "graph capture (estimate)",
+    "KV cache and profiling",
+    "kernel warm-up",
     "kernel build",
     "graph capture",
     "HTTP server",
@@ -65,19 +67,25 @@ _MARKERS = tuple(
 )
 # Lines that state seconds; the slowest rank counts.
 _STATED = {
+    "run": re.compile(r"Initial profiling/warmup run took ([\d.]+) s"),
     "model": re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds"),
     "weights": re.compile(r"Loading weights took ([\d.]+) seconds"),
     "captured": re.compile(r"Graph capturing finished in ([\d.]+) secs"),
     "init": re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
     "compile": re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\b"),
 }
+# Lines that mark a phase whose seconds vLLM does not state. The V1 runner estimates the memory of CUDA graphs between the first two
+# (v1/worker/gpu_model_runner.py, 0.25.1 and 0.32.0); the V2 runner states the seconds ("captured").
+# The warm-up of kernels begins at the last line of the pattern (v1/worker/gpu_worker.py, compile_or_warm_up_model, 0.32.0).
+_ESTIMATING, _ESTIMATED = "Profiling CUDA graph memory", "Estimated CUDA graph memory"
+_WARMUP = re.compile(r"GPU KV cache size: [\d,]+ tokens|JIT kernel warmup starting")
 # On CPU no line states the seconds of compilation: it is the time between these two (v1/worker/cpu_model_runner.py, 0.32.0).
 _WARMING, _WARM = "Warming up model for the compilation", "Warming up done"
 _SEEN = {
     # vllm/compilation/backends.py and decorators.py, equal in 0.25.1 and 0.32.0.
     "made": re.compile(r"Compiling a graph for compile range|saved AOT compiled function to|Compiling model again due to"),
     "loaded": re.compile(r"Directly load (?:AOT compilation|the compiled graph\(s\))"),
-    "eager": re.compile(r"Enforce eager set|enforce_eager=True"),
+    "eager": re.compile(r"Enforce eager set|enforce_eager=True|Inductor compilation was disabled by user settings"),
     # vLLM sizes the KV cache before it captures CUDA graphs. vLLM 0.32 and newer also captures a few earlier, to estimate memory.
     "sized": re.compile(r"Available KV cache memory|KV cache size: [\d,]+ tokens|Explicitly set .* for KV cache"),
 }
@@ -114,6 +122,8 @@ class StartupLog:
         self._seen: set[str] = set()
         self._at: dict[str, datetime] = {}
         self._longest = dict.fromkeys(("capture", "estimate", "compile", "build"), 0.0)
+        self._runs: dict[str, float] = {}
+        self._built_before = 0.0
         self._building: datetime | None = None
 
     @property
@@ -144,11 +154,11 @@ class StartupLog:
     def phases(self, started_at: datetime | str, ready_at: datetime | str | None = None) -> tuple[StartupPhase, ...]:
         """Return seconds of each of `PHASES`; their sum is the time from the process start to readiness (or to the latest line).
 
-        The server's own numbers count if it logs them: weights (slowest rank), compilation, graph capture and the engine's
+        The server's own numbers count if it logs them: weights (slowest rank), compilation, first run, graph capture and the engine's
         initialisation, which contains all phases after the weights. A kernel build of FlashInfer lasts from its line to the next one.
-        Profiling and KV cache are the rest of the initialisation. The engine's start (processes, placement group, ranks) is the rest of
-        the time between the engine's first line and its end. A phase takes at most the time that is left, so no time counts twice. The
-        log's clock has whole seconds.
+        The warm-up of kernels lasts from its first line to the capture, without such builds. Profiling and KV cache are the rest of the
+        initialisation. The engine's start (processes, placement group, ranks) is the rest of the time between the engine's first line
+        and its end. A phase takes at most the time that is left, so no time counts twice. The log's clock has whole seconds.
 
         Args:
             started_at: start of the server's process, a datetime or ISO text, in the server's local time or with a zone.
@@ -168,17 +178,27 @@ class StartupLog:
         middle = max(reached("done"), engine) - engine
         weights = min(longest.get("model", longest.get("weights", total - reached("load"))), middle)
         init = left = min(longest.get("init", total - reached("loaded")), middle - weights)
+        # The shortest first run counts: it is the run of the rank that compiled longest, because the ranks wait for each other in it.
+        spent = longest | {"run": min(self._runs.values(), default=0.0), "warm-up": self._warm_up()}
         parts = {}
-        for part in ("compile", "capture", "estimate", "build"):
-            parts[part] = min(longest[part], left)
+        for part in ("compile", "capture", "estimate", "build", "run", "warm-up"):
+            parts[part] = min(spent[part], left)
             left -= parts[part]
         seconds = (
-            *(engine, middle - weights - init, weights, parts["compile"], left),
-            *(parts["estimate"], parts["build"], parts["capture"], total - engine - middle),
+            *(engine, middle - weights - init, weights, parts["compile"], parts["run"], parts["estimate"], left),
+            *(parts["warm-up"], parts["build"], parts["capture"], total - engine - middle),
         )
         # Whether vLLM compiled the model or loaded it from a cache. Ranks and parts of a model may differ. None: no compilation.
         notes = {"compile": " and ".join(word for word in ("made", "loaded") if word in self._seen) or None}
         return tuple(StartupPhase(name=name, seconds=round(s, 3), note=notes.get(name)) for name, s in zip(PHASES, seconds, strict=True))
+
+    def _warm_up(self) -> float:
+        """Return the seconds from the beginning of the kernels' warm-up to the last capture, or to the end if vLLM captures nothing."""
+        begin = self._at.get("warm-up")
+        if not begin or (STAGES[self._stage] == "capturing CUDA graphs" and "captured" not in self._at):
+            return 0.0
+        end = self._at.get("captured") or self._at.get("done") or self._at.get("latest", begin)
+        return max(_seconds(begin, end) - self._longest["capture"] - (self._longest["build"] - self._built_before), 0.0)
 
     def _line(self, line: str) -> None:
         if not line.strip() or STAGES[self._stage] == "ready":
@@ -218,13 +238,24 @@ class StartupLog:
             if not (found := pattern.search(line)):
                 continue
             key = name if name != "captured" else "capture" if "sized" in self._seen else "estimate"
-            self._longest[key] = max(self._longest.get(key, 0.0), float(found[found.lastindex or 1]))
-            moment = {"model": "loaded", "weights": "loaded", "init": "done"}.get(name)
+            stated = float(found[found.lastindex or 1])
+            self._longest[key] = max(self._longest.get(key, 0.0), stated)
+            if name == "run":
+                # A process has several runs if the model has several parts that are compiled, such as an encoder.
+                process = line.split(" INFO ")[0]
+                self._runs[process] = self._runs.get(process, 0.0) + stated
+            moment = {"model": "loaded", "weights": "loaded", "init": "done", "capture": "captured"}.get(key)
             if moment and stamp:
                 self._at[moment] = stamp
             if name == "model":
                 self._stage = max(self._stage, STAGES.index("profiling memory / KV cache" if "eager" in self._seen else "compiling"))
-        if stamp and _WARMING in line:
+        if stamp and _WARMUP.search(line):
+            self._at["warm-up"], self._built_before = stamp, self._longest["build"]
+        elif stamp and _ESTIMATING in line:
+            self._at.setdefault("estimating", stamp)
+        elif stamp and _ESTIMATED in line and "estimating" in self._at:
+            self._longest["estimate"] = max(self._longest["estimate"], _seconds(self._at["estimating"], stamp))
+        elif stamp and _WARMING in line:
             self._at.setdefault("warming", stamp)
         elif stamp and _WARM in line and "warming" in self._at:
             self._longest["compile"] = max(self._longest["compile"], _seconds(self._at["warming"], stamp))

@@ -41,10 +41,15 @@ _MAX_PAYLOAD_BYTES = 64 * 2**20
 
 
 def option_arguments(options: Mapping[str, object]) -> list[str]:
-    """Return options in vLLM's syntax: ``true`` is ``--x``, ``false`` is ``--no-x``, null is left out, a list gives several values."""
+    """Return options in vLLM's syntax: ``true`` is ``--x``, ``false`` is ``--no-x``, null is left out, a list gives several values.
+
+    vLLM reads the next argument after a name with a dot as JSON (utils/argparse_utils.py, FlexibleArgumentParser.parse_args, 0.32.0).
+    """
     arguments: list[str] = []
     for name, value in options.items():
-        if value is True:
+        if "." in name and isinstance(value, (bool, list, tuple)):
+            arguments += [f"--{name}", json.dumps(value)]
+        elif value is True:
             arguments.append(f"--{name}")
         elif value is False:
             arguments.append(f"--no-{name}")

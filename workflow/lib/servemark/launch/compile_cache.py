@@ -3,7 +3,7 @@
 The libraries name compiled code by a digest of model, options and versions, so deployments can share a folder. Each environment, kind of
 node and engine shape has its own, so that servemark can report its state before a start, and users can delete old ones.
 
-Several servers may fill a folder at once: vLLM, Inductor, Triton and FlashInfer write a draft and rename it, with two exceptions:
+Several servers may fill a folder at once: vLLM, Inductor, Triton, FlashInfer and Humming write a draft and rename it, with two exceptions:
 
 * vLLM writes one small file in place (compilation/backends.py, save_to_file; 0.25.1, 0.32.0): a server that reads it meanwhile ends with a
   SyntaxError, and not again at its next start.

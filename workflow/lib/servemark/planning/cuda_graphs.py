@@ -4,8 +4,9 @@
 Sources: vllm/config/vllm.py, _set_cudagraph_sizes, and vllm/engine/arg_utils.py (0.25.1 and 0.32.0).
 """
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from servemark.config.cuda_graphs import LARGEST, SIZES, WORKLOAD, conflict, numbers
@@ -130,6 +131,24 @@ def _unknown(options: Mapping[str, Any], points: Sequence[LoadPoint]) -> list[st
         why.append(f"{unlimited[0]}{others} has a request rate and no concurrency, so requests in flight have no limit")
     if speculative := [name for name in options if name.split(".")[0] in SPECULATION]:
         why.append(f"with speculative decoding ({speculative[0]}) a request takes several entries of a graph")
-    if other := [name for name in options if name.split(".")[0] == _WHOLE_CONFIG]:
-        why.append(f"{other[0]} may choose sizes too, and vLLM exits if the two differ")
+    if other := [name for name, value in options.items() if _chooses(name, value)]:
+        why.append(f"{other[0]} chooses sizes too, and vLLM exits if it gets them twice")
     return why
+
+
+def _chooses(name: str, value: object) -> bool:
+    """Return whether an option is a compilation-config with sizes, or a dotted part with them.
+
+    vLLM writes its two options into the compilation-config, whose other keys stay (engine/arg_utils.py, create_engine_config, 0.32.0).
+    JSON that cannot be read counts as one with sizes.
+    """
+    outer, _, inner = name.partition(".")
+    if outer != _WHOLE_CONFIG or value is None:
+        return False
+    keys: Iterable[str] = [inner.split(".")[0].rstrip("+")]
+    if not inner:
+        try:
+            keys = json.loads(str(value))
+        except ValueError:
+            return True
+    return any(str(key).replace("_", "-") in (LARGEST, SIZES) for key in keys)

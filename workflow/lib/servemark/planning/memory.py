@@ -259,11 +259,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NUMBER = r"([\d,]+(?:\.\d+)?)"
 _LOGGED: dict[str, tuple[Callable[[Iterable[float]], float], str]] = {
     "weights_gib": (max, rf"Model loading took {_NUMBER} GiB"),
-    "kv_cache_gib": (min, rf"(?:Available KV cache memory: |(?:Explicitly|Auto) set \(){_NUMBER}(?:/[\d,.]+\))? GiB"),
+    # The second wording: kv-cache-memory-bytes or a persisted start-up plan (v1/worker/gpu_worker.py). The third: on CPU.
+    "kv_cache_gib": (min, rf"(?:Available KV cache memory: |, reserved |(?:Explicitly|Auto) set \(){_NUMBER}(?:/[\d,.]+\))? GiB"),
     "kv_cache_tokens": (min, rf"\w+ KV cache size: {_NUMBER} tokens"),
     "max_concurrency": (min, rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x"),
 }
-"""The lines of vLLM 0.25.1 on GPUs and 0.32.0 on CPU (without the weights), and which rank's or engine's number counts.
+"""The lines of vLLM 0.25.1 and 0.32.0 on GPUs and 0.32.0 on CPU (without the weights), and which rank's or engine's number counts.
 
 vLLM gives every rank as many KV cache blocks as the rank with the least memory.
 """

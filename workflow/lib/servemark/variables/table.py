@@ -107,14 +107,20 @@ TABLE: tuple[Row, ...] = (
 )  # fmt: skip
 
 # Variable -> its folder, and other variables with the same purpose. DeepGEMM, FlashInfer's tunings and Inductor's code for vLLM's graphs
-# are below VLLM_CACHE_ROOT. TORCHINDUCTOR_CACHE_DIR is for other code of Inductor, whose default is /tmp. The driver's PTX cache
-# (CUDA_CACHE_PATH) stays: wheels and Triton bring code for the GPU itself, and the driver's one lock file is slow on shared disks.
+# are below VLLM_CACHE_ROOT. TORCHINDUCTOR_CACHE_DIR is for other code of Inductor, whose default is /tmp. Humming's locks
+# (HUMMING_TMP_DIR) guard its cache, so both are on the same disk (humming/utils/jit.py, 0.1.17). CUDA_CACHE_PATH is for code that the
+# driver compiles from PTX. vLLM's wheel has no sm_90 code of Marlin's kernels for experts: 14 of the 34 fat binaries of
+# _moe_C_stable_libtorch.abi3.so (0.32.0) have only sm_80, sm_120 and compute_80. In HOME this code would be left from earlier starts, so
+# `none` and an empty folder would be no first starts. The driver does not use its cache for libraries that bring code for the GPU.
 COMPILE_CACHES: dict[str, tuple[str, tuple[str, ...]]] = {
     "VLLM_CACHE_ROOT": ("vllm", ("XDG_CACHE_HOME",)),
     "TORCHINDUCTOR_CACHE_DIR": ("inductor", ()),
     "TRITON_CACHE_DIR": ("triton", ("TRITON_HOME",)),
     "FLASHINFER_WORKSPACE_BASE": ("flashinfer", ()),
     "TILELANG_CACHE_DIR": ("tilelang", ()),
+    "HUMMING_CACHE_DIR": ("humming/cache", ()),
+    "HUMMING_TMP_DIR": ("humming/tmp", ()),
+    "CUDA_CACHE_PATH": ("ptx", ()),
 }
 """Folders of code that servers compile."""
 
