@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -102,7 +102,12 @@ def _intervals(frame: pd.DataFrame, missing: pd.DataFrame, names: list[str]) -> 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries, with None for missing values."""
-    return cast("list[dict[str, Any]]", frame.astype(object).where(frame.notna(), None).to_dict("records"))
+    names = [str(name) for name in frame.columns]
+    # By column: pandas takes several times as long to do this for all columns at once.
+    values = [
+        [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)] for _, column in frame.items()
+    ]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
