@@ -139,8 +139,18 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         ["nowhere", *A10],
         ["num_hidden_layers=80", *A10],
         ["hidden_size=8192,oops", *A10],
+        ["", *A10],
+        ["x" * 5000, *A10],
+        [f"hf:org/name@{'a/' * 99}a", *A10],
+        ["~nobody-of-this-name/model", *A10],
+        [f"{BY_HAND},hidden_size=4096", *A10],
+        [f"{BY_HAND},quantization_config=fp8,quantization_config.quant_method=fp8", *A10],
         [str(LLAMA), "--gpu", "a11", "--gpus-per-node", "4"],
         [str(LLAMA), "--gpu", "24GiB,0.6TB/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "24GiB,0TB/s,0TFLOP/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "24GiB,1TB/s,0TFLOP/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "0.0001GiB", "--gpus-per-node", "4", "--context", "100"],
+        [str(LLAMA), "--gpu", "99999999999999999999999GiB", "--gpus-per-node", "4"],
         [str(LLAMA), *A10, "--slo", "tpot=20"],
         [str(LLAMA), "--gpu", "24GiB", "--gpus-per-node", "4", "--slo", "tpot_ms=20"],
         [str(LLAMA), *A10, "--nodes", "0"],
@@ -149,11 +159,13 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         [str(LLAMA), *A10, "--option", "kv-cach-dtype=fp8"],
         [str(LLAMA), *A10, "--option", "gpu-memory-utilization=much"],
     ],
-    ids=str,
+    ids=lambda arguments: " ".join(arguments)[:100],
 )
 def test_bad_input_exits_with_2(capsys, arguments):
+    # A folder that would be a model: no argument may stand for it by accident.
+    Path("config.json").write_text((LLAMA / "config.json").read_text())
     code, out, err = plan(capsys, *arguments)
-    assert (code, out) == (2, "") and "what to do" in err
+    assert (code, out) == (2, "") and "what to do" in err and len(err) < 1500
 
 
 def test_pasted_yaml_is_a_configuration_that_check_accepts(capsys, monkeypatch):

@@ -143,8 +143,17 @@ def test_memory_in_gb_is_decimal():
     assert [assumed.gpu(text)[0].memory_mib for text in ("80GiB", "80GB")] == [81920, 76293]
 
 
-@pytest.mark.parametrize("text", ["", "h201", "24", "24GiB,1TB/s", "0GiB", "24GiB,24GiB", "1TB/s,24TFLOP/s"])
+@pytest.mark.parametrize("text", ["", "h201", "24", "24GiB,1TB/s", "24GiB,24GiB", "1TB/s,24TFLOP/s"])
 def test_other_gpus_are_refused(text):
     with pytest.raises(ConfigError) as refused:
         assumed.gpu(text)
     assert refused.value.reason == "unknown_gpu" and "h200" in refused.value.do
+
+
+@pytest.mark.parametrize("text", [
+    "0GiB", "0.5GiB", "200000GB", "24GiB,0TB/s,1TFLOP/s", "24GiB,1TB/s,0TFLOP/s", "24GiB,2000TB/s,1TFLOP/s", f"{'9' * 400}GiB",
+])  # fmt: skip
+def test_gpus_with_impossible_numbers_are_refused(text):
+    with pytest.raises(ConfigError) as refused:
+        assumed.gpu(text)
+    assert refused.value.reason == "bad_number" and "from" in refused.value.do
