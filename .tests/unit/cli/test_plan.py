@@ -123,6 +123,20 @@ def test_options_of_the_server_count(capsys):
     assert fp8 == pytest.approx(2 * bf16, rel=0.01) and "kv-cache-dtype: fp8" in found["yaml"]
 
 
+@pytest.mark.parametrize(("option", "load", "longest"), [("4096", 4096, 4096), ("auto", 131_072, None)])
+def test_max_model_len_without_context_is_the_length_of_a_request(capsys, option, load, longest):
+    gpu = ("--gpu", "a10", "--gpus-per-node", 4)
+    code, out, _ = plan(capsys, LLAMA, *gpu, "--option", f"max-model-len={option}")
+    assert code == 0 and f"of {load // 2} + {load // 2} tokens" in out
+    found = planned(capsys, LLAMA, *gpu, "--option", f"max-model-len={option}")[1]["topologies"][0]["max_model_len"]
+    assert longest is None or found == longest
+
+
+def test_server_may_take_longer_requests_than_the_load_has(capsys):
+    code, found = planned(capsys, LLAMA, *A10, "--option", "max-model-len=16K")
+    assert (code, found["topologies"][0]["max_model_len"]) == (0, 16_384)
+
+
 def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
     (_, named), (code, own) = (
         planned(capsys, LLAMA, "--gpu", gpu, "--gpus-per-node", 4, "--context", 8192)
@@ -156,6 +170,9 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         [str(LLAMA), *A10, "--nodes", "0"],
         [str(LLAMA), *A10, "--output-tokens", "8192"],
         [str(LLAMA), *A10, "--option", "kv-cache-dtype="],
+        [str(LLAMA), *A10, "--nodes", "8", "--concurrency", "64", "--option", "max-model-len=4096"],
+        [str(LLAMA), *A10, "--option", "max-model-len=long"],
+        [str(LLAMA), "--gpu", "a10", "--gpus-per-node", "4", "--option", "max-model-len=99999999999999999999"],
         [str(LLAMA), *A10, "--option", "kv-cach-dtype=fp8"],
         [str(LLAMA), *A10, "--option", "gpu-memory-utilization=much"],
     ],

@@ -12,6 +12,7 @@ from servemark.cli import plan_text
 from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
 from servemark.errors import ConfigError, PlanRefused, ServemarkError
 from servemark.planning import assumed, ranking
+from servemark.planning.options import whole
 from servemark.planning.plan_deployment import refused_options
 from servemark.planning.ranking import Question, Ranking
 from servemark.weights import shape
@@ -106,11 +107,19 @@ def _asked(given: argparse.Namespace) -> Asked:
             do="docs/explanation/planning.md lists what a shape must state.",
             reason="architecture_unknown",
         )
-    context = given.context or architecture.max_positions or 4096
+    own = _options(given.option or [])
+    longest = _longest(own)
+    context = given.context or longest or architecture.max_positions or 4096
+    if longest is not None and longest < context:
+        raise ConfigError(
+            f"--option max-model-len={own['max-model-len']} is less than --context {context}: the server would refuse these requests.",
+            do="Leave the option out: --context sets max-model-len. Or give the same or a smaller --context.",
+            reason="too_long",
+        )
     output = given.output_tokens or max(1, context // 2)
     if not 1 <= output < context:
         raise ConfigError(f"--output-tokens is {output}, and a request has {context} tokens.", do="Give a smaller number.")
-    options = {"max-model-len": context, **_options(given.option or [])}
+    options = {"max-model-len": context, **own}
     question = Question(
         architecture,
         model.weight_bytes,
@@ -128,9 +137,22 @@ def _asked(given: argparse.Namespace) -> Asked:
             do="Leave --slo out, or state memory, bandwidth and arithmetic of the GPU: --gpu '24GiB,0.6TB/s,125TFLOP/s'.",
             reason="no_bound",
         )
-    if unknown := refused_options(_options(given.option or []), question.points, question.check):
+    if unknown := refused_options(own, question.points, question.check):
         raise ConfigError(" ".join(unknown), do="Correct --option; it takes the options of `vllm serve`.", reason="unknown_option")
     return Asked(given.model, model.source, question, given.nodes, context)
+
+
+def _longest(options: dict[str, Any]) -> int | None:
+    """Return the max-model-len of the options; None if it is not given, or vLLM chooses it."""
+    most = LARGEST["context"]
+    try:
+        found = whole(options, "max-model-len")
+    except PlanRefused:
+        found = 0
+    if found is not None and not 1 <= found <= most:
+        what = f"--option max-model-len is {options['max-model-len']!r}."
+        raise ConfigError(what, do=f"Give a number from 1 to {most:,}, or auto.", reason="bad_number")
+    return found
 
 
 def _targets(text: str | None) -> dict[str, float]:

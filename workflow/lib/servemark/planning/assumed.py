@@ -73,11 +73,8 @@ def gpu(text: str) -> tuple[Gpu, Device | None]:
     for number, unit in (found.groups() for found in (*sizes, *speeds, *rates)):
         least, most = LIMITS[unit]
         if not least <= float(number) <= most:
-            raise ConfigError(
-                f"The GPU {text!r} cannot have {number} {unit}.",
-                do=f"Give a number from {least:g} to {most:,} {unit}.",
-                reason="bad_number",
-            )
+            do = f"Give a number from {least:g} to {most:,} {unit}."
+            raise ConfigError(f"The GPU {text!r} cannot have {number} {unit}.", do=do, reason="bad_number")
     mib = float(sizes[0][1]) * (1024 if sizes[0][2] == "GiB" else 1e9 / 2**20)
     own = Gpu(name=f"GPU of {sizes[0][0]}", memory_mib=int(mib))
     if not speeds:
