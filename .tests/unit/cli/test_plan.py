@@ -166,9 +166,14 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         [str(LLAMA), "--gpu", "0.0001GiB", "--gpus-per-node", "4", "--context", "100"],
         [str(LLAMA), "--gpu", "99999999999999999999999GiB", "--gpus-per-node", "4"],
         [str(LLAMA), *A10, "--slo", "tpot=20"],
+        [str(LLAMA), *A10, "--slo", "ttft_ms=1,ttft_ms=2"],
+        [str(LLAMA), *A10, "--slo", ""],
+        [str(LLAMA), *A10, "--option", "block-size=16", "--option", "block_size=32"],
         [str(LLAMA), "--gpu", "24GiB", "--gpus-per-node", "4", "--slo", "tpot_ms=20"],
         [str(LLAMA), *A10, "--nodes", "0"],
         [str(LLAMA), *A10, "--output-tokens", "8192"],
+        [str(LLAMA), *A10, "--output-tokens", "0"],
+        [str(LLAMA), "--gpu", "a10", "--gpus-per-node", "4", "--context", "1"],
         [str(LLAMA), *A10, "--option", "kv-cache-dtype="],
         [str(LLAMA), *A10, "--nodes", "8", "--concurrency", "64", "--option", "max-model-len=4096"],
         [str(LLAMA), *A10, "--option", "max-model-len=long"],
@@ -183,6 +188,24 @@ def test_bad_input_exits_with_2(capsys, arguments):
     Path("config.json").write_text((LLAMA / "config.json").read_text())
     code, out, err = plan(capsys, *arguments)
     assert (code, out) == (2, "") and "what to do" in err and len(err) < 1500
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BY_HAND.replace("num_key_value_heads=8", "num_key_value_heads=0"),
+        BY_HAND.replace("num_hidden_layers=80", "num_hidden_layers=0"),
+        BY_HAND.replace("vocab_size=128256,", ""),
+        BY_HAND.replace("num_hidden_layers=80", "num_hidden_layers=80000"),
+        BY_HAND.replace("bfloat16", "int3"),
+        f"{BY_HAND},oops",
+    ],
+    ids=["no KV heads", "no layers", "no vocabulary", "too many layers", "unknown dtype", "no value"],
+)
+def test_shape_by_hand_is_not_looked_for_in_files(capsys, wrong):
+    code, out, err = plan(capsys, wrong, *A10)
+    assert (code, out) == (2, "") and "MODEL" in err and "look at" not in err and "checkpoint" not in err
+    assert "config.json" not in err.replace("keys of config.json", "")
 
 
 def test_pasted_yaml_is_a_configuration_that_check_accepts(capsys, monkeypatch):

@@ -72,7 +72,7 @@ def _found(text: str, cache: Path, hub: Path | None) -> Shape:
         return Shape(CONFIGS[kind], source=text)
     if of_hub := hub_source.parse(text):
         return _of_hub(of_hub, text, cache, hub)
-    if _BY_HAND.fullmatch(text):
+    if is_by_hand(text):
         return Shape(by_hand(text))
     path = Path(os.path.expanduser(text))
     if path.is_file():
@@ -86,6 +86,11 @@ def _found(text: str, cache: Path, hub: Path | None) -> Shape:
         )
     size = manifest.weight_bytes(path)
     return Shape(manifest.read_config(path), size, str(path.absolute()) if any(path.glob("*.safetensors")) else None)
+
+
+def is_by_hand(text: str) -> bool:
+    """Return whether ``text`` is the keys of a config.json as ``KEY=VALUE,KEY=VALUE``."""
+    return _BY_HAND.fullmatch(text) is not None
 
 
 def by_hand(text: str) -> dict[str, Any]:
