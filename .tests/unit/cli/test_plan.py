@@ -18,6 +18,7 @@ from servemark.cli import main as cli
 from servemark.weights import builtin
 
 LLAMA = FIXTURES / "planning" / "Llama-3.3-70B-Instruct"
+GPT_OSS = FIXTURES / "planning" / "gpt-oss-120b-config.json"
 A10 = ("--gpu", "a10", "--gpus-per-node", "4", "--context", "8192")
 BY_HAND = (
     "model_type=llama,hidden_size=8192,num_hidden_layers=80,num_attention_heads=64,num_key_value_heads=8,intermediate_size=28672,"
@@ -99,6 +100,17 @@ def test_more_requests_in_flight_need_more_nodes(capsys):
     assert plan(capsys, LLAMA, *A10, "--concurrency", 64, "--nodes", 4)[0] == 1
     more, same = plan(capsys, LLAMA, *A10, "--concurrency", 64)[1], plan(capsys, LLAMA, *A10)[1]
     assert re.search(r"`topology: auto`\D* 3 ", more) and "5 node(s)" in more and "topology: auto" not in same
+
+
+def test_advice_for_one_gpu_agrees_with_the_requests_that_it_holds(capsys):
+    gpu = ("--gpu", "h200", "--gpus-per-node", 2, "--context", 4096, "--nodes", 1)
+    found = {load: planned(capsys, GPT_OSS, *gpu, "--concurrency", load)[1]["topologies"] for load in (400, 512)}
+    held, advice = ({}, {})
+    for load, topologies in found.items():
+        one, two = (next(e for e in topologies if e["topology"] == sizes) for sizes in ({}, {"tensor_parallel": 2}))
+        held[load], advice[load] = one["requests_held"], two["advice"].get("one_gpu_suffices", "")
+    assert held == {400: 400, 512: 437}
+    assert "holds 437 requests of 4,096 tokens" in advice[400] and advice[512] == ""
 
 
 def test_tensor_parallel_stays_within_a_node(capsys):
