@@ -113,6 +113,20 @@ def test_advice_for_one_gpu_agrees_with_the_requests_that_it_holds(capsys):
     assert "holds 437 requests of 4,096 tokens" in advice[400] and advice[512] == ""
 
 
+@pytest.mark.parametrize(("gpus", "nodes", "first"), [(4, 1, (1, 4)), (3, 2, (2, 4))])
+def test_pipeline_stages_inside_a_node_may_need_fewer_gpus(capsys, gpus, nodes, first):
+    """The first topology needs 4 GPUs, and 3 GPUs of one node hold the load with 3 pipeline stages."""
+    load = ("--gpu", "h200", "--gpus-per-node", gpus, "--nodes", nodes, "--context", 8192, "--concurrency", 64)
+    found = planned(capsys, LLAMA, *load)[1]
+    assert (found["nodes"], found["gpus"]) == first
+    assert min(one["gpus"] for one in found["topologies"] if one["holds_load"]) == 3
+    assert found["not_fewer"]["topology"] == {"tensor_parallel": 2}
+    out = plan(capsys, LLAMA, *load)[1]
+    (claim,) = (line for line in out.splitlines() if "the fewest that hold the model and the load" in line)
+    assert "without pipeline stages" in claim and "1 node(s), 3 GPU(s)" in out and "Dividing" not in out
+    assert "2 GPU(s) do not suffice" in out and "1 node(s) do not" not in out
+
+
 def test_tensor_parallel_stays_within_a_node(capsys):
     _, found = planned(capsys, LLAMA, *A10, "--nodes", 8)
     every = [one["topology"] for part in ("topologies", "refused") for one in found[part]]

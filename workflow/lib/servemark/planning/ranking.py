@@ -177,6 +177,11 @@ class Ranking:
         """Whether some topology holds the model and the load and may meet the targets."""
         return bool(self.candidates) and self.candidates[0].holds_load
 
+    @property
+    def enough(self) -> tuple[AskedTopology, ...]:
+        """The topologies that hold the model and the load and may meet the targets."""
+        return tuple(one.topology for one in self.candidates if one.holds_load)
+
     @cached_property
     def figures(self) -> tuple[Any, ...]:
         """All that the ranking states in numbers, in its order; equal for two questions with the same answer."""
@@ -185,9 +190,9 @@ class Ranking:
 
     @property
     def not_fewer(self) -> tuple[AskedTopology, str] | None:
-        """The best topology with fewer nodes than the first of the ranking, or with fewer GPUs on one node, and why it does not suffice.
+        """The best topology with fewer nodes than every topology that suffices, else with fewer GPUs, and why it does not suffice.
 
-        Nothing suffices: the best of all. None: every smaller topology suffices, or there is none.
+        Nothing suffices: the best of all. None: there is no smaller one.
         """
         ranked = [
             # In an order in which the best one of equal size comes first.
@@ -195,10 +200,9 @@ class Ranking:
             *((one.topology, one.obstacle) for one in sorted(self.refused, key=lambda one: -(one.estimate.kv_cache_gib or 0.0))),
         ]
         short = [(topology, why) for topology, why in ranked if why]
-        if self.fits:
-            first = self.candidates[0].topology
-            fewer = [one for one in short if one[0].nodes < first.nodes]
-            short = fewer or [one for one in short if one[0].world_size < first.world_size]
+        if enough := self.enough:
+            fewer = [one for one in short if one[0].nodes < min(one.nodes for one in enough)]
+            short = fewer or [one for one in short if one[0].world_size < min(one.world_size for one in enough)]
         return max(short, key=lambda one: (one[0].nodes, one[0].replicas == 1), default=None)
 
 
