@@ -11,7 +11,7 @@ import yaml
 from builders.paths import FIXTURES
 from servemark.errors import ConfigError
 from servemark.planning import assumed, devices, ranking
-from servemark.planning.roofline import bound, least_latencies
+from servemark.planning.roofline import Load, bound, least_latencies
 from servemark.planning.topologies import legal
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
@@ -100,7 +100,7 @@ def test_estimates_are_those_of_the_planner():
     """The same numbers as plan_deployment gives the same topology: one calculation."""
     first = ranking.rank(question(), 1).candidates[0]
     assert first.estimate.weights_gib == pytest.approx(2 * LLAMA.total / first.topology.world_size / 2**30, rel=0.01)
-    assert first.bound == bound(LLAMA, first.topology.record(), devices.find(H200), concurrency=64, input_tokens=1024, output_tokens=1024)
+    assert first.bound == bound(LLAMA, first.topology.record(), devices.find(H200), Load(64, 1024, 1024))
 
 
 def test_targets_leave_out_what_cannot_meet_them():
@@ -115,7 +115,7 @@ def test_targets_leave_out_what_cannot_meet_them():
 def test_latencies_by_hand():
     """141.1 GB less the embedding: 139.0 GB of weights, of 4 x 4.8 TB/s; a prompt of 8,192 tokens of 2 x 68.4e9 operations."""
     topology = Topology(tensor_parallel=4, devices_per_node=4, executor="mp")
-    found = least_latencies(LLAMA, topology, devices.find(H200), concurrency=1, input_tokens=8192, output_tokens=2)
+    found = least_latencies(LLAMA, topology, devices.find(H200), Load(1, 8192, 2))
     parts = LLAMA.parameters()
     cache = 8193 * 2 * 8 * 128 * 2 * 80
     assert found.tpot_ms == pytest.approx(1000 * ((parts.dense + parts.head) * 2 + cache) / 4 / 4.8e12)

@@ -101,7 +101,7 @@ class Candidate:
         if self.question.device is None or self.question.no_bound:
             return None
         part = self.demand.topology.asked(point.ask)
-        return bound(self.question.architecture, part, self.question.device, **self.demand.bounded(point))
+        return bound(self.question.architecture, part, self.question.device, self.demand.bounded(point))
 
     @cached_property
     def latencies(self) -> Latencies | None:
@@ -110,7 +110,7 @@ class Candidate:
         if self.question.device is None or self.question.no_bound:
             return None
         part = self.demand.topology.asked(point.ask)
-        return least_latencies(self.question.architecture, part, self.question.device, **self.demand.bounded(point))
+        return least_latencies(self.question.architecture, part, self.question.device, self.demand.bounded(point))
 
     @cached_property
     def advice(self) -> dict[str, str]:
