@@ -15,6 +15,7 @@ import yaml
 from builders.paths import FIXTURES
 from builders.recorded_site import only
 from servemark.cli import main as cli
+from servemark.planning import memory
 from servemark.weights import builtin
 
 LLAMA = FIXTURES / "planning" / "Llama-3.3-70B-Instruct"
@@ -62,6 +63,21 @@ def test_options_without_effect_on_the_ranking_are_named(capsys):
     (deployment,) = yaml.safe_load(found["yaml"])["deployments"].values()
     assert deployment["options"]["enforce-eager"] is True
     assert "no effect on this result: quantization" in plan(capsys, LLAMA, *A10, *options)[1]
+
+
+def test_option_that_adds_topologies_has_an_effect(capsys):
+    gpu = ("--gpu", "h100", "--gpus-per-node", 4, "--nodes", 2, "--context", 4096)
+    _, found = planned(capsys, GPT_OSS, *gpu, "--option", "enable-expert-parallel", "--option", "block-size=16")
+    assert found["options_without_effect"] == ["block-size"]
+
+
+def test_options_without_effect_cost_no_second_estimate(capsys, monkeypatch):
+    calls, estimate = [], memory.estimate
+    monkeypatch.setattr(memory, "estimate", lambda *given: calls.append(given) or estimate(*given))
+    # Two sizes: the estimates of one are remembered.
+    plain = plan(capsys, LLAMA, "--gpu", "24.1GiB", *A10[2:])[0], len(calls)
+    options = ("--option", "quantization=fp8", "--option", "enforce-eager", "--option", "max-num-seqs=64")
+    assert (plan(capsys, LLAMA, "--gpu", "24.2GiB", *A10[2:], *options)[0], len(calls)) == (plain[0], 2 * plain[1])
 
 
 def test_options_of_the_topology_are_refused_before_the_plan(capsys):
@@ -262,7 +278,8 @@ def test_pasted_topology_over_nodes_is_legal_in_a_configuration_with_a_cluster(c
 
 def test_plan_takes_less_than_two_seconds_of_a_core():
     """Process start included; the time of this process's core, because other programs may have the machine."""
-    load = ["--concurrency", "64", "--nodes", "8", "--option", "quantization=fp8"]
+    options = ("quantization=fp8", "kv-cache-dtype=fp8", "enforce-eager=True", "max-num-seqs=512")
+    load = ["--concurrency", "64", "--nodes", "32", *(word for option in options for word in ("--option", option))]
     command = [sys.executable, "-m", "servemark.cli", "plan", str(LLAMA), *A10, *load]
     took = []
     for _ in range(3):

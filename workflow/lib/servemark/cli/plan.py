@@ -81,12 +81,9 @@ def _ranked(question: Question, nodes: int | None) -> Ranking:
 
 def _without_effect(asked: Asked, found: Ranking, options: dict[str, Any]) -> list[str]:
     """Return the options whose removal does not change the ranking."""
-    same = []
-    for option in options:
-        others = {name: value for name, value in asked.question.options.items() if name != option}
-        if _ranked(replace(asked.question, options=others), asked.nodes).figures == found.figures:
-            same.append(option)
-    return same
+    given = asked.question.options
+    without = {one: {name: value for name, value in given.items() if name != one} for one in options}
+    return [one for one, others in without.items() if found.unchanged(replace(asked.question, options=others))]
 
 
 def _asked(given: argparse.Namespace) -> Asked:
