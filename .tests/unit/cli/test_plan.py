@@ -219,6 +219,8 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         [str(LLAMA), *A10, "--option", "kv-cache-dtype="],
         [str(LLAMA), *A10, "--nodes", "8", "--concurrency", "64", "--option", "max-model-len=4096"],
         [str(LLAMA), *A10, "--option", "max-model-len=long"],
+        [str(LLAMA), *A10, "--option", f"max-num-batched-tokens={'9' * 5000}"],
+        [str(LLAMA), *A10, "--option", "max-cudagraph-capture-size=99999999999999999999"],
         [str(LLAMA), "--gpu", "a10", "--gpus-per-node", "4", "--option", "max-model-len=99999999999999999999"],
         [str(LLAMA), *A10, "--option", "kv-cach-dtype=fp8"],
         [str(LLAMA), *A10, "--option", "gpu-memory-utilization=much"],

@@ -188,6 +188,8 @@ def _options(given: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--option {text!r} is wrong.", do="Write --option NAME=VALUE, or NAME for a switch, as of `vllm serve`.")
         if why := refusal(kebab(name), SERVE_OPTIONS):
             raise ConfigError(f"--option {kebab(name)} cannot be used: {why}.", do="Leave it out.", reason="bad_option")
+        if re.fullmatch(r"\d{16,}", value):
+            raise ConfigError(f"--option {kebab(name)} has {len(value)} digits.", do="Give a smaller number.", reason="bad_option")
         if kebab(name) in found:
             raise ConfigError(f"--option {kebab(name)} is given twice.", do="Give it once.", reason="bad_option")
         found[kebab(name)] = {"true": True, "false": False}.get(value.lower(), value) if equals else True
