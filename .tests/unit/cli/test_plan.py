@@ -197,7 +197,6 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         ["hidden_size=8192,oops", *A10],
         ["", *A10],
         ["x" * 5000, *A10],
-        [f"hf:org/name@{'a/' * 99}a", *A10],
         ["~nobody-of-this-name/model", *A10],
         [f"{BY_HAND},hidden_size=4096", *A10],
         [f"{BY_HAND},quantization_config=fp8,quantization_config.quant_method=fp8", *A10],
