@@ -15,9 +15,11 @@ import yaml
 from builders.paths import FIXTURES
 from builders.recorded_site import only
 from servemark.cli import main as cli
+from servemark.planning import memory
 from servemark.weights import builtin
 
 LLAMA = FIXTURES / "planning" / "Llama-3.3-70B-Instruct"
+GPT_OSS = FIXTURES / "planning" / "gpt-oss-120b-config.json"
 A10 = ("--gpu", "a10", "--gpus-per-node", "4", "--context", "8192")
 BY_HAND = (
     "model_type=llama,hidden_size=8192,num_hidden_layers=80,num_attention_heads=64,num_key_value_heads=8,intermediate_size=28672,"
@@ -63,6 +65,21 @@ def test_options_without_effect_on_the_ranking_are_named(capsys):
     assert "no effect on this result: quantization" in plan(capsys, LLAMA, *A10, *options)[1]
 
 
+def test_option_that_adds_topologies_has_an_effect(capsys):
+    gpu = ("--gpu", "h100", "--gpus-per-node", 4, "--nodes", 2, "--context", 4096)
+    _, found = planned(capsys, GPT_OSS, *gpu, "--option", "enable-expert-parallel", "--option", "block-size=16")
+    assert found["options_without_effect"] == ["block-size"]
+
+
+def test_options_without_effect_cost_no_second_estimate(capsys, monkeypatch):
+    calls, estimate = [], memory.estimate
+    monkeypatch.setattr(memory, "estimate", lambda *given: calls.append(given) or estimate(*given))
+    # Two sizes: the estimates of one are remembered.
+    plain = plan(capsys, LLAMA, "--gpu", "24.1GiB", *A10[2:])[0], len(calls)
+    options = ("--option", "quantization=fp8", "--option", "enforce-eager", "--option", "max-num-seqs=64")
+    assert (plan(capsys, LLAMA, "--gpu", "24.2GiB", *A10[2:], *options)[0], len(calls)) == (plain[0], 2 * plain[1])
+
+
 def test_options_of_the_topology_are_refused_before_the_plan(capsys):
     code, out, err = plan(capsys, LLAMA, *A10, "--option", "tensor-parallel-size=4")
     assert (code, out) == (2, "") and "topology.tensor_parallel" in err
@@ -101,6 +118,31 @@ def test_more_requests_in_flight_need_more_nodes(capsys):
     assert re.search(r"`topology: auto`\D* 3 ", more) and "5 node(s)" in more and "topology: auto" not in same
 
 
+def test_advice_for_one_gpu_agrees_with_the_requests_that_it_holds(capsys):
+    gpu = ("--gpu", "h200", "--gpus-per-node", 2, "--context", 4096, "--nodes", 1)
+    found = {load: planned(capsys, GPT_OSS, *gpu, "--concurrency", load)[1]["topologies"] for load in (400, 512)}
+    held, advice = ({}, {})
+    for load, topologies in found.items():
+        one, two = (next(e for e in topologies if e["topology"] == sizes) for sizes in ({}, {"tensor_parallel": 2}))
+        held[load], advice[load] = one["requests_held"], two["advice"].get("one_gpu_suffices", "")
+    assert held == {400: 400, 512: 437}
+    assert "holds 437 requests of 4,096 tokens" in advice[400] and advice[512] == ""
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "first"), [(4, 1, (1, 4)), (3, 2, (2, 4))])
+def test_pipeline_stages_inside_a_node_may_need_fewer_gpus(capsys, gpus, nodes, first):
+    """The first topology needs 4 GPUs, and 3 GPUs of one node hold the load with 3 pipeline stages."""
+    load = ("--gpu", "h200", "--gpus-per-node", gpus, "--nodes", nodes, "--context", 8192, "--concurrency", 64)
+    found = planned(capsys, LLAMA, *load)[1]
+    assert (found["nodes"], found["gpus"]) == first
+    assert min(one["gpus"] for one in found["topologies"] if one["holds_load"]) == 3
+    assert found["not_fewer"]["topology"] == {"tensor_parallel": 2}
+    out = plan(capsys, LLAMA, *load)[1]
+    (claim,) = (line for line in out.splitlines() if "the fewest that hold the model and the load" in line)
+    assert "without pipeline stages" in claim and "1 node(s), 3 GPU(s)" in out and "Dividing" not in out
+    assert "2 GPU(s) do not suffice" in out and "1 node(s) do not" not in out
+
+
 def test_tensor_parallel_stays_within_a_node(capsys):
     _, found = planned(capsys, LLAMA, *A10, "--nodes", 8)
     every = [one["topology"] for part in ("topologies", "refused") for one in found[part]]
@@ -123,6 +165,20 @@ def test_options_of_the_server_count(capsys):
     assert fp8 == pytest.approx(2 * bf16, rel=0.01) and "kv-cache-dtype: fp8" in found["yaml"]
 
 
+@pytest.mark.parametrize(("option", "load", "longest"), [("4096", 4096, 4096), ("auto", 131_072, None)])
+def test_max_model_len_without_context_is_the_length_of_a_request(capsys, option, load, longest):
+    gpu = ("--gpu", "a10", "--gpus-per-node", 4)
+    code, out, _ = plan(capsys, LLAMA, *gpu, "--option", f"max-model-len={option}")
+    assert code == 0 and f"of {load // 2} + {load // 2} tokens" in out
+    found = planned(capsys, LLAMA, *gpu, "--option", f"max-model-len={option}")[1]["topologies"][0]["max_model_len"]
+    assert longest is None or found == longest
+
+
+def test_server_may_take_longer_requests_than_the_load_has(capsys):
+    code, found = planned(capsys, LLAMA, *A10, "--option", "max-model-len=16K")
+    assert (code, found["topologies"][0]["max_model_len"]) == (0, 16_384)
+
+
 def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
     (_, named), (code, own) = (
         planned(capsys, LLAMA, "--gpu", gpu, "--gpus-per-node", 4, "--context", 8192)
@@ -139,21 +195,60 @@ def test_gpu_by_hand_with_the_same_numbers_gives_the_same_ranking(capsys):
         ["nowhere", *A10],
         ["num_hidden_layers=80", *A10],
         ["hidden_size=8192,oops", *A10],
+        ["", *A10],
+        ["x" * 5000, *A10],
+        ["~nobody-of-this-name/model", *A10],
+        [f"{BY_HAND},hidden_size=4096", *A10],
+        [f"{BY_HAND},quantization_config=fp8,quantization_config.quant_method=fp8", *A10],
         [str(LLAMA), "--gpu", "a11", "--gpus-per-node", "4"],
         [str(LLAMA), "--gpu", "24GiB,0.6TB/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "24GiB,0TB/s,0TFLOP/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "24GiB,1TB/s,0TFLOP/s", "--gpus-per-node", "4"],
+        [str(LLAMA), "--gpu", "0.0001GiB", "--gpus-per-node", "4", "--context", "100"],
+        [str(LLAMA), "--gpu", "99999999999999999999999GiB", "--gpus-per-node", "4"],
         [str(LLAMA), *A10, "--slo", "tpot=20"],
+        [str(LLAMA), *A10, "--slo", "ttft_ms=1,ttft_ms=2"],
+        [str(LLAMA), *A10, "--slo", ""],
+        [str(LLAMA), *A10, "--option", "block-size=16", "--option", "block_size=32"],
         [str(LLAMA), "--gpu", "24GiB", "--gpus-per-node", "4", "--slo", "tpot_ms=20"],
         [str(LLAMA), *A10, "--nodes", "0"],
         [str(LLAMA), *A10, "--output-tokens", "8192"],
+        [str(LLAMA), *A10, "--output-tokens", "0"],
+        [str(LLAMA), "--gpu", "a10", "--gpus-per-node", "4", "--context", "1"],
         [str(LLAMA), *A10, "--option", "kv-cache-dtype="],
+        [str(LLAMA), *A10, "--nodes", "8", "--concurrency", "64", "--option", "max-model-len=4096"],
+        [str(LLAMA), *A10, "--option", "max-model-len=long"],
+        [str(LLAMA), *A10, "--option", f"max-num-batched-tokens={'9' * 5000}"],
+        [str(LLAMA), *A10, "--option", "max-cudagraph-capture-size=99999999999999999999"],
+        [str(LLAMA), "--gpu", "a10", "--gpus-per-node", "4", "--option", "max-model-len=99999999999999999999"],
         [str(LLAMA), *A10, "--option", "kv-cach-dtype=fp8"],
         [str(LLAMA), *A10, "--option", "gpu-memory-utilization=much"],
     ],
-    ids=str,
+    ids=lambda arguments: " ".join(arguments)[:100],
 )
 def test_bad_input_exits_with_2(capsys, arguments):
+    # A folder that would be a model: no argument may stand for it by accident.
+    Path("config.json").write_text((LLAMA / "config.json").read_text())
     code, out, err = plan(capsys, *arguments)
-    assert (code, out) == (2, "") and "what to do" in err
+    assert (code, out) == (2, "") and "what to do" in err and len(err) < 1500
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BY_HAND.replace("num_key_value_heads=8", "num_key_value_heads=0"),
+        BY_HAND.replace("num_hidden_layers=80", "num_hidden_layers=0"),
+        BY_HAND.replace("vocab_size=128256,", ""),
+        BY_HAND.replace("num_hidden_layers=80", "num_hidden_layers=80000"),
+        BY_HAND.replace("bfloat16", "int3"),
+        f"{BY_HAND},oops",
+    ],
+    ids=["no KV heads", "no layers", "no vocabulary", "too many layers", "unknown dtype", "no value"],
+)
+def test_shape_by_hand_is_not_looked_for_in_files(capsys, wrong):
+    code, out, err = plan(capsys, wrong, *A10)
+    assert (code, out) == (2, "") and "MODEL" in err and "look at" not in err and "checkpoint" not in err
+    assert "config.json" not in err.replace("keys of config.json", "")
 
 
 def test_pasted_yaml_is_a_configuration_that_check_accepts(capsys, monkeypatch):
@@ -184,7 +279,8 @@ def test_pasted_topology_over_nodes_is_legal_in_a_configuration_with_a_cluster(c
 
 def test_plan_takes_less_than_two_seconds_of_a_core():
     """Process start included; the time of this process's core, because other programs may have the machine."""
-    load = ["--concurrency", "64", "--nodes", "8", "--option", "quantization=fp8"]
+    options = ("quantization=fp8", "kv-cache-dtype=fp8", "enforce-eager=True", "max-num-seqs=512")
+    load = ["--concurrency", "64", "--nodes", "32", *(word for option in options for word in ("--option", option))]
     command = [sys.executable, "-m", "servemark.cli", "plan", str(LLAMA), *A10, *load]
     took = []
     for _ in range(3):

@@ -135,7 +135,7 @@ GIVEN = {
     "unknown attention": ({"model": UNKNOWN_ATTENTION, "load": (point(8, input_tokens=64, output_tokens=64),)}, "cache_not_estimated",
                           ("unknown attention: 'attn_type_list'", "roofline")),
     "one GPU for two": ({"tensor_parallel": 2}, "one_gpu_suffices",
-                        ("60.8 of 140.4 GiB", "of 131,072 tokens", "The 2 GPUs", "16,870 tokens/s", "12,222 tokens/s",
+                        ("60.8 of 140.4 GiB", "requests of 2,048 tokens", "The 2 GPUs", "16,870 tokens/s", "12,222 tokens/s",
                          "topology.replicas: 2")),
     "one GPU for four in two nodes": ({"nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2, "replicas": 2}, "one_gpu_suffices",
                                       ("The 4 GPUs", "topology.replicas: 8")),
@@ -221,7 +221,8 @@ NOT_GIVEN = {
     "as many as an engine runs": {"load": (512,), "options": {"max-num-seqs": 512}},
     "as many as all engines run": {"load": (1024,), "options": {"max-num-seqs": 256}, "replicas": 4},
     "vLLM's default is enough": {"load": (1024,), "replicas": 2},
-    "twice the default": {"load": (1040,), "options": {"performance-mode": "throughput"}, "tensor_parallel": 2, "pipeline_parallel": 2},
+    "twice the default, with a load larger than the cache of one GPU": {
+        "load": (1040,), "options": {"performance-mode": "throughput"}, "tensor_parallel": 2, "pipeline_parallel": 2},
     "a rate of requests": {"load": (point(None, request_rate=900.0),), "options": {"max-num-seqs": 16}},
     "the cache holds them": {"gpu": "NVIDIA GH200 480GB", "load": (128,)},
     "room for prompts that come out longer": {"options": {"max-model-len": 2304}},
@@ -237,6 +238,8 @@ NOT_GIVEN = {
     "a pipeline inside a node": {"pipeline_parallel": 2},
     "a model larger than a GPU": {"gpu": "NVIDIA A100-SXM4-40GB", "tensor_parallel": 4},
     "a load larger than the cache of one GPU": {"gpu": "NVIDIA GH200 480GB", "load": (800,), "tensor_parallel": 2},
+    "a load larger than the cache of one GPU, which two replicas would hold": {
+        "gpu": "NVIDIA GH200 480GB", "load": (512,), "tensor_parallel": 2},
     "engines of one GPU": {"replicas": 4},
     "a cache of fixed size that does not fit on one GPU": {"tensor_parallel": 4, "options": {"kv-cache-memory-bytes": "90G"}},
     "replicas across nodes": {"nodes": 2, "replicas": 2, "tensor_parallel": 2},

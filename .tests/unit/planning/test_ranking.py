@@ -11,7 +11,7 @@ import yaml
 from builders.paths import FIXTURES
 from servemark.errors import ConfigError
 from servemark.planning import assumed, devices, ranking
-from servemark.planning.roofline import bound, least_latencies
+from servemark.planning.roofline import Load, bound, least_latencies
 from servemark.planning.topologies import legal
 from servemark.records import Topology
 from servemark.weights.architecture import Architecture
@@ -100,7 +100,7 @@ def test_estimates_are_those_of_the_planner():
     """The same numbers as plan_deployment gives the same topology: one calculation."""
     first = ranking.rank(question(), 1).candidates[0]
     assert first.estimate.weights_gib == pytest.approx(2 * LLAMA.total / first.topology.world_size / 2**30, rel=0.01)
-    assert first.bound == bound(LLAMA, first.topology.record(), devices.find(H200), concurrency=64, input_tokens=1024, output_tokens=1024)
+    assert first.bound == bound(LLAMA, first.topology.record(), devices.find(H200), Load(64, 1024, 1024))
 
 
 def test_targets_leave_out_what_cannot_meet_them():
@@ -115,7 +115,7 @@ def test_targets_leave_out_what_cannot_meet_them():
 def test_latencies_by_hand():
     """141.1 GB less the embedding: 139.0 GB of weights, of 4 x 4.8 TB/s; a prompt of 8,192 tokens of 2 x 68.4e9 operations."""
     topology = Topology(tensor_parallel=4, devices_per_node=4, executor="mp")
-    found = least_latencies(LLAMA, topology, devices.find(H200), concurrency=1, input_tokens=8192, output_tokens=2)
+    found = least_latencies(LLAMA, topology, devices.find(H200), Load(1, 8192, 2))
     parts = LLAMA.parameters()
     cache = 8193 * 2 * 8 * 128 * 2 * 80
     assert found.tpot_ms == pytest.approx(1000 * ((parts.dense + parts.head) * 2 + cache) / 4 / 4.8e12)
@@ -143,8 +143,17 @@ def test_memory_in_gb_is_decimal():
     assert [assumed.gpu(text)[0].memory_mib for text in ("80GiB", "80GB")] == [81920, 76293]
 
 
-@pytest.mark.parametrize("text", ["", "h201", "24", "24GiB,1TB/s", "0GiB", "24GiB,24GiB", "1TB/s,24TFLOP/s"])
+@pytest.mark.parametrize("text", ["", "h201", "24", "24GiB,1TB/s", "24GiB,24GiB", "1TB/s,24TFLOP/s"])
 def test_other_gpus_are_refused(text):
     with pytest.raises(ConfigError) as refused:
         assumed.gpu(text)
     assert refused.value.reason == "unknown_gpu" and "h200" in refused.value.do
+
+
+@pytest.mark.parametrize("text", [
+    "0GiB", "0.5GiB", "200000GB", "24GiB,0TB/s,1TFLOP/s", "24GiB,1TB/s,0TFLOP/s", "24GiB,2000TB/s,1TFLOP/s", f"{'9' * 400}GiB",
+])  # fmt: skip
+def test_gpus_with_impossible_numbers_are_refused(text):
+    with pytest.raises(ConfigError) as refused:
+        assumed.gpu(text)
+    assert refused.value.reason == "bad_number" and "from" in refused.value.do

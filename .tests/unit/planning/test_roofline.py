@@ -13,7 +13,7 @@ from builders.paths import FIXTURES
 from servemark import records
 from servemark.errors import WeightsRefused
 from servemark.planning import devices
-from servemark.planning.roofline import bound
+from servemark.planning.roofline import Load, bound
 from servemark.records import Topology
 from servemark.report import comparison, views
 from servemark.report.table import aggregate, tidy
@@ -29,10 +29,7 @@ H200 = devices.find(records.Gpu(name="NVIDIA H200", memory_mib=143_771))
 
 
 def of(architecture=GPT_OSS, topology=None, device=H200, concurrency=512, lengths=(1024, 1024), **more):
-    found = bound(
-        architecture, topology or Topology(), device, concurrency=concurrency, input_tokens=lengths[0],
-        output_tokens=lengths[1], **more,
-    )  # fmt: skip
+    found = bound(architecture, topology or Topology(), device, Load(concurrency, *lengths, **more))
     return found.output_tokens_per_s, found.limit
 
 
@@ -160,7 +157,7 @@ def test_each_accepted_load_on_a_known_gpu_has_its_share():
     found, missing = shares(data)
     assert missing == [] and len(found) == 9
     row = next(row for row in found if (row.point["deployment"], row.point["concurrency"]) == ("plain", 512))
-    expected = bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=64, output_tokens=32)
+    expected = bound(GPT_OSS, Topology(), H200, Load(512, 64, 32))
     assert row.bound == expected and row.part == pytest.approx(9080 * 1.015 / expected.output_tokens_per_s)
 
 
@@ -176,7 +173,7 @@ def test_prefix_counts_without_prefix_caching(caching, prompt):
     plan = plain.model_copy(update={"points": points, "options": plain.options | caching})
     found, _ = shares(replace(data, plans=data.plans | {"plain": plan}))
     row = next(row for row in found if (row.point["deployment"], row.point["concurrency"]) == ("plain", 512))
-    assert row.bound == bound(GPT_OSS, Topology(), H200, concurrency=512, input_tokens=prompt, output_tokens=32)
+    assert row.bound == bound(GPT_OSS, Topology(), H200, Load(512, prompt, 32))
 
 
 def gpus(*names):

@@ -108,6 +108,15 @@ def test_value_that_is_no_positive_number_is_refused(value):
     assert caught.value.reason == "config_incomplete"
 
 
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim"])
+def test_default_stands_for_an_absent_key_or_null_only(key):
+    without = {name: value for name, value in LLAMA_8B.items() if name != key}
+    assert read(without) == read(LLAMA_8B, **{key: None})
+    with pytest.raises(WeightsRefused, match=key) as caught:
+        read(LLAMA_8B, **{key: 0})
+    assert caught.value.reason == "config_incomplete"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -147,7 +147,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--gpus-per-node", type=int, required=True, metavar="N", help="GPUs of a node")
     one.add_argument("--nodes", type=int, metavar="N", help="the most nodes; default the fewest that suffice, up to 32")
-    one.add_argument("--context", type=int, metavar="TOKENS", help="prompt and output of a request, and max-model-len; default the model's")
+    one.add_argument(
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="tokens of a request, and max-model-len; default --option max-model-len, else the model's",
+    )
     one.add_argument("--output-tokens", type=int, metavar="TOKENS", help="output of a request; default half of the context")
     one.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests in flight; default 1")
     one.add_argument(

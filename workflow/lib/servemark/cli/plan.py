@@ -12,13 +12,16 @@ from servemark.cli import plan_text
 from servemark.config.reserved import SERVE_OPTIONS, kebab, refusal
 from servemark.errors import ConfigError, PlanRefused, ServemarkError
 from servemark.planning import assumed, ranking
+from servemark.planning.options import whole
 from servemark.planning.plan_deployment import refused_options
 from servemark.planning.ranking import Question, Ranking
 from servemark.weights import shape
 from servemark.weights.architecture import Architecture
+from servemark.weights.shape import Shape
 
 CACHE = Path("results/cache")
 NO_NETWORK = ("hub_unreachable", "hub_offline")
+KEYS = "KEY=VALUE,KEY=VALUE (docs/how-to/plan.md)."
 LARGEST = {"gpus_per_node": 32, "nodes": ranking.MAX_NODES, "context": 100_000_000, "concurrency": 1_000_000}
 
 
@@ -78,12 +81,9 @@ def _ranked(question: Question, nodes: int | None) -> Ranking:
 
 def _without_effect(asked: Asked, found: Ranking, options: dict[str, Any]) -> list[str]:
     """Return the options whose removal does not change the ranking."""
-    same = []
-    for option in options:
-        others = {name: value for name, value in asked.question.options.items() if name != option}
-        if _ranked(replace(asked.question, options=others), asked.nodes).figures == found.figures:
-            same.append(option)
-    return same
+    given = asked.question.options
+    without = {one: {name: value for name, value in given.items() if name != one} for one in options}
+    return [one for one, others in without.items() if found.unchanged(replace(asked.question, options=others))]
 
 
 def _asked(given: argparse.Namespace) -> Asked:
@@ -93,24 +93,24 @@ def _asked(given: argparse.Namespace) -> Asked:
             raise ConfigError(f"--{kebab(name)} is {value}.", do=f"Give a number from 1 to {most:,}.", reason="bad_number")
     gpu, device = assumed.gpu(given.gpu)
     targets = _targets(given.slo)
-    try:
-        model = shape.read(given.model, given.cache or CACHE)
-        architecture = Architecture.from_config(model.config)
-    except ServemarkError as error:
-        by_hand = " Without a network, give the shape: KEY=VALUE,KEY=VALUE (docs/how-to/plan.md)." if error.reason in NO_NETWORK else ""
-        raise ConfigError(error.what, look=error.look, do=f"{error.do}{by_hand}", reason=error.reason) from None
-    if architecture.unknown:
+    model, architecture = _model(given)
+    own = _options(given.option or [])
+    longest = _longest(own)
+    context = given.context or longest or architecture.max_positions or 4096
+    if longest is not None and longest < context:
         raise ConfigError(
-            f"The memory of {given.model} cannot be calculated ({architecture.unknown}).",
-            look="config.json of the model",
-            do="docs/explanation/planning.md lists what a shape must state.",
-            reason="architecture_unknown",
+            f"--option max-model-len={own['max-model-len']} is less than --context {context}: the server would refuse these requests.",
+            do="Leave the option out: --context sets max-model-len. Or give the same or a smaller --context.",
+            reason="too_long",
         )
-    context = given.context or architecture.max_positions or 4096
-    output = given.output_tokens or max(1, context // 2)
+    output = max(1, context // 2) if given.output_tokens is None else given.output_tokens
     if not 1 <= output < context:
-        raise ConfigError(f"--output-tokens is {output}, and a request has {context} tokens.", do="Give a smaller number.")
-    options = {"max-model-len": context, **_options(given.option or [])}
+        raise ConfigError(
+            f"A request of {context} tokens (--context) cannot have {output} output tokens (--output-tokens) and a prompt.",
+            do="Give --context of 2 or more, and a smaller --output-tokens of 1 or more.",
+            reason="bad_number",
+        )
+    options = {"max-model-len": context, **own}
     question = Question(
         architecture,
         model.weight_bytes,
@@ -128,18 +128,54 @@ def _asked(given: argparse.Namespace) -> Asked:
             do="Leave --slo out, or state memory, bandwidth and arithmetic of the GPU: --gpu '24GiB,0.6TB/s,125TFLOP/s'.",
             reason="no_bound",
         )
-    if unknown := refused_options(_options(given.option or []), question.points, question.check):
+    if unknown := refused_options(own, question.points, question.check):
         raise ConfigError(" ".join(unknown), do="Correct --option; it takes the options of `vllm serve`.", reason="unknown_option")
     return Asked(given.model, model.source, question, given.nodes, context)
 
 
+def _model(given: argparse.Namespace) -> tuple[Shape, Architecture]:
+    """Return the model's shape; a ConfigError names MODEL in place of config.json if the command line states the keys."""
+    by_hand = shape.is_by_hand(given.model)
+    try:
+        model = shape.read(given.model, given.cache or CACHE)
+        architecture = Architecture.from_config(model.config)
+    except ServemarkError as error:
+        if by_hand:
+            what = error.what.replace("config.json", "MODEL")
+            raise ConfigError(what, do=f"Correct MODEL. It takes the keys of config.json as {KEYS}", reason=error.reason) from None
+        more = f" Without a network, give the shape: {KEYS}" if error.reason in NO_NETWORK else ""
+        raise ConfigError(error.what, look=error.look, do=f"{error.do}{more}", reason=error.reason) from None
+    if architecture.unknown:
+        named, look = ("MODEL", None) if by_hand else (given.model, "config.json of the model")
+        raise ConfigError(
+            f"The memory of {named} cannot be calculated ({architecture.unknown.replace('config.json', named)}).",
+            look=look,
+            do="docs/explanation/planning.md lists what a shape must state.",
+            reason="architecture_unknown",
+        )
+    return model, architecture
+
+
+def _longest(options: dict[str, Any]) -> int | None:
+    """Return the max-model-len of the options; None if it is not given, or vLLM chooses it."""
+    most = LARGEST["context"]
+    try:
+        found = whole(options, "max-model-len")
+    except PlanRefused:
+        found = 0
+    if found is not None and not 1 <= found <= most:
+        what = f"--option max-model-len is {options['max-model-len']!r}."
+        raise ConfigError(what, do=f"Give a number from 1 to {most:,}, or auto.", reason="bad_number")
+    return found
+
+
 def _targets(text: str | None) -> dict[str, float]:
     found: dict[str, float] = {}
-    for part in (text or "").split(",") if text else ():
+    for part in () if text is None else text.split(","):
         name, _, value = part.strip().partition("=")
-        if name not in ranking.TARGETS or not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) == 0:
+        if name not in ranking.TARGETS or not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) == 0 or name in found:
             example = ",".join(f"{target}=N" for target in ranking.TARGETS)
-            raise ConfigError(f"--slo {text!r} is wrong at {part.strip()!r}.", do=f"Write {example}, in milliseconds, or a part of it.")
+            raise ConfigError(f"--slo {text!r} is wrong at {part.strip()!r}.", do=f"Write {example}, in milliseconds, each at most once.")
         found[name] = float(value)
     return found
 
@@ -152,6 +188,10 @@ def _options(given: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--option {text!r} is wrong.", do="Write --option NAME=VALUE, or NAME for a switch, as of `vllm serve`.")
         if why := refusal(kebab(name), SERVE_OPTIONS):
             raise ConfigError(f"--option {kebab(name)} cannot be used: {why}.", do="Leave it out.", reason="bad_option")
+        if re.fullmatch(r"\d{16,}", value):
+            raise ConfigError(f"--option {kebab(name)} has {len(value)} digits.", do="Give a smaller number.", reason="bad_option")
+        if kebab(name) in found:
+            raise ConfigError(f"--option {kebab(name)} is given twice.", do="Give it once.", reason="bad_option")
         found[kebab(name)] = {"true": True, "false": False}.get(value.lower(), value) if equals else True
     return found
 

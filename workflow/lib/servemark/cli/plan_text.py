@@ -53,9 +53,11 @@ def table(found: Ranking, name: str, source: str | None) -> str:
 def _summary(found: Ranking) -> Iterator[str]:
     if found.fits:
         first, targets = found.candidates[0].topology, " and may meet the targets" if found.question.targets else ""
-        fewest = min(one.topology.world_size for one in found.candidates if one.holds_load)
-        which = f"; {fewest} GPUs hold it too, with pipeline stages inside a node" if fewest < first.world_size else ""
-        yield f"{first.nodes} node(s), {first.world_size} GPU(s): the fewest that hold the model and the load{targets}{which}."
+        fewest = min(found.enough, key=lambda one: (one.world_size, one.nodes))
+        whole, some = fewest.world_size == first.world_size, " without pipeline stages inside a node"
+        yield f"{_size(first)}: the fewest that hold the model and the load{targets}{'' if whole else some}."
+        if not whole:
+            yield f"With pipeline stages inside a node, {_size(fewest)} hold them."
     elif found.missed:
         yield f"No topology on {found.nodes} node(s) can meet the targets; {len(found.missed)} topologies hold the model and the load."
     else:
@@ -65,7 +67,7 @@ def _summary(found: Ranking) -> Iterator[str]:
         yield f"`topology: auto` takes {holds} node(s): the fewest that hold the model. A higher load gets no more nodes."
     if fewer := found.not_fewer:
         topology, why = fewer
-        less = not found.fits or topology.nodes < found.candidates[0].topology.nodes
+        less = all(topology.nodes < one.nodes for one in found.enough)
         size = f"{topology.nodes} node(s)" if less else f"{topology.world_size} GPU(s)"
         yield f"{size} do not suffice, at best with {words(topology)}: {why}"
     if room := _no_room(found):
@@ -74,6 +76,10 @@ def _summary(found: Ranking) -> Iterator[str]:
         yield division
     if found.missed and found.fits:
         yield f"{len(found.missed)} topologies hold the load but miss a target already by the bound."
+
+
+def _size(topology: AskedTopology) -> str:
+    return f"{topology.nodes} node(s), {topology.world_size} GPU(s)"
 
 
 def _no_room(found: Ranking) -> str | None:
@@ -98,7 +104,7 @@ def _no_room(found: Ranking) -> str | None:
 def _division(found: Ranking) -> str | None:
     """Return why a division of sizes gives fewer nodes than needed; None if it does not."""
     nodes = ranking.by_division(found.question)
-    needed = found.candidates[0].topology.nodes if found.fits else found.nodes + 1
+    needed = min((one.nodes for one in found.enough), default=found.nodes + 1)
     if nodes is None or nodes >= needed:
         return None
     weights, memory = ranking.whole_weights(found.question) / GIB, sum(gpu.memory_mib for gpu in found.question.hardware.gpus) / 1024

@@ -47,17 +47,18 @@ def data_parallel_instead(demand: Demand) -> Found:
 
 
 def one_gpu_suffices(demand: Demand) -> Found:
-    """Detect engines of several GPUs if as many engines of one GPU hold the model and the load."""
+    """Detect engines of several GPUs if one GPU holds the model and the load of an engine."""
     alone = demand.on_one_gpu
-    if alone is None or any(alone.running(point) > alone.cacheable(point) for point in alone.closed):
+    if alone is None or any(demand.running(point) > alone.cacheable(point) for point in demand.closed):
         return False
     estimate = alone.estimate
+    # The requests that the ranking counts. vLLM's log has fewer: it counts the tokens of a whole step for each sliding-window layer.
+    longest = max(demand.points, key=lambda point: point.request_tokens, default=None)
     return {
         "weights": estimate.weights_gib,
         "memory": alone.server.memory_gib,
-        "tokens": estimate.kv_cache_tokens,
-        "requests": estimate.max_concurrency,
-        "length": estimate.max_model_len,
+        "requests": int(alone.cacheable(longest) if longest else estimate.max_concurrency or 0),
+        "length": longest.request_tokens if longest else estimate.max_model_len,
         "gpus": demand.topology.engine_size,
         "replicas": alone.topology.replicas,
     }

@@ -41,8 +41,10 @@ def load(concurrency: int, input_tokens: int, output_tokens: int) -> LoadPoint:
 
 
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(GiB|GB)")
-_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*TFLOP/s")
+_BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(TB/s)")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(TFLOP/s)")
+LIMITS = {"GiB": (1, 100_000), "GB": (1, 100_000), "TB/s": (0.01, 1000), "TFLOP/s": (0.1, 1_000_000)}
+"""Least and most of a number by its unit. Published GPUs have 16 to 288 GiB, 0.3 to 8 TB/s and 65 to 2,500 TFLOP/s."""
 
 
 def gpu(text: str) -> tuple[Gpu, Device | None]:
@@ -51,7 +53,7 @@ def gpu(text: str) -> tuple[Gpu, Device | None]:
     The arithmetic is that of 16 bits, dense. Peaks are None if the text states the memory alone.
 
     Raises:
-        ConfigError: there is no such GPU.
+        ConfigError: there is no such GPU, or a number is outside :data:`LIMITS`.
     """
     known = devices.by_short_name()
     name = re.sub(r"[\s_]+", "-", text.strip().lower()).removeprefix("nvidia-")
@@ -59,7 +61,7 @@ def gpu(text: str) -> tuple[Gpu, Device | None]:
         return found, devices.find(found)
     parts = [part.strip() for part in text.split(",")]
     sizes, speeds, rates = ([m for part in parts if (m := form.fullmatch(part))] for form in (_MEMORY, _BANDWIDTH, _RATE))
-    if len(sizes) != 1 or len(speeds) != len(rates) or len(speeds) > 1 or len(parts) != 1 + 2 * len(speeds) or not float(sizes[0][1]):
+    if len(sizes) != 1 or len(speeds) != len(rates) or len(speeds) > 1 or len(parts) != 1 + 2 * len(speeds):
         near = difflib.get_close_matches(name, known, n=4, cutoff=0.5) or [one for one in known if one.startswith(name[:2])]
         meant = f" Did you mean {', '.join(near)}?" if near else ""
         raise ConfigError(
@@ -68,6 +70,11 @@ def gpu(text: str) -> tuple[Gpu, Device | None]:
             "'24GiB,0.6TB/s,125TFLOP/s'.",
             reason="unknown_gpu",
         )
+    for number, unit in (found.groups() for found in (*sizes, *speeds, *rates)):
+        least, most = LIMITS[unit]
+        if not least <= float(number) <= most:
+            do = f"Give a number from {least:g} to {most:,} {unit}."
+            raise ConfigError(f"The GPU {text!r} cannot have {number} {unit}.", do=do, reason="bad_number")
     mib = float(sizes[0][1]) * (1024 if sizes[0][2] == "GiB" else 1e9 / 2**20)
     own = Gpu(name=f"GPU of {sizes[0][0]}", memory_mib=int(mib))
     if not speeds:

@@ -13,7 +13,7 @@ from servemark.planning import devices, memory
 from servemark.planning.all_reduce import all_reduce
 from servemark.planning.memory import kv_pool
 from servemark.planning.options import GIB, Server, count, flag, max_num_seqs, own_tokens, shared_tokens
-from servemark.planning.roofline import bound, unbounded
+from servemark.planning.roofline import Load, bound, unbounded
 from servemark.records import EnvironmentCheck, Estimate, Hardware, LoadPoint, Topology
 from servemark.weights.architecture import Architecture
 
@@ -124,14 +124,10 @@ class Demand:
         device = next(iter(found.values())) if self.cuda and len(found) == 1 else None
         if device is None or self.speculation or unbounded(self.architecture):
             return 0.0
-        most = bound(self.architecture, self.topology.asked(point.ask), device, **self.bounded(point))
+        most = bound(self.architecture, self.topology.asked(point.ask), device, self.bounded(point))
         return most.output_tokens_per_s * part / (count(self.options, "stream-interval") or 1) / point.clients
 
-    def bounded(self, point: LoadPoint) -> dict[str, Any]:
-        """Return a point's load as the arguments of :func:`servemark.planning.roofline.bound`: all requests that run at a time."""
-        return {
-            "concurrency": self.running(point) * self.engines(point),
-            "input_tokens": own_tokens(point, self.options),
-            "output_tokens": point.prompts.output_tokens,
-            "kv_element_bytes": self.server.element_bytes,
-        }
+    def bounded(self, point: LoadPoint) -> Load:
+        """Return a point's load for :func:`servemark.planning.roofline.bound`: all requests that run at a time."""
+        concurrency = self.running(point) * self.engines(point)
+        return Load(concurrency, own_tokens(point, self.options), point.prompts.output_tokens, self.server.element_bytes)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import zip_longest
 from typing import Any
 
 from servemark.config.topology import AskedTopology
@@ -18,7 +19,7 @@ from servemark.planning.advice import advise
 from servemark.planning.demand import Demand
 from servemark.planning.devices import Device
 from servemark.planning.options import EXPERT_PARALLEL, Server, flag
-from servemark.planning.roofline import Bound, Latencies, bound, least_latencies, unbounded
+from servemark.planning.roofline import Bound, Latencies, Load, bound, least_latencies, unbounded
 from servemark.planning.topologies import legal
 from servemark.records import EnvironmentCheck, Estimate, Hardware, LoadPoint
 from servemark.weights.architecture import Architecture
@@ -83,6 +84,11 @@ class Candidate:
         return self.demand.estimate
 
     @cached_property
+    def load(self) -> Load:
+        """The heaviest load, of which bound and latencies are."""
+        return self.demand.bounded(self.question.heaviest)
+
+    @cached_property
     def held(self) -> int:
         """Requests of the heaviest load whose tokens the KV caches of all engines hold, at most those in flight."""
         point = self.question.heaviest
@@ -94,23 +100,31 @@ class Candidate:
         """Whether no request of a load waits for memory."""
         return all(self.demand.share(point) <= self.demand.cacheable(point) for point in self.demand.closed)
 
+    def same(self, other: object) -> bool:
+        """Return whether ``other`` is this topology with the same numbers, for another question."""
+        return (
+            isinstance(other, Candidate)
+            and (self.topology, self.estimate) == (other.topology, other.estimate)
+            # What the numbers depend on, first: it costs less than they do.
+            and (self.demand.server == other.demand.server or self.held == other.held)
+            and (self.load == other.load or (self.bound, self.latencies) == (other.bound, other.latencies))
+        )
+
     @cached_property
     def bound(self) -> Bound | None:
         """The roofline bound of the heaviest load."""
-        point = self.question.heaviest
         if self.question.device is None or self.question.no_bound:
             return None
-        part = self.demand.topology.asked(point.ask)
-        return bound(self.question.architecture, part, self.question.device, **self.demand.bounded(point))
+        part = self.demand.topology.asked(self.question.heaviest.ask)
+        return bound(self.question.architecture, part, self.question.device, self.load)
 
     @cached_property
     def latencies(self) -> Latencies | None:
         """The least latencies of the heaviest load."""
-        point = self.question.heaviest
         if self.question.device is None or self.question.no_bound:
             return None
-        part = self.demand.topology.asked(point.ask)
-        return least_latencies(self.question.architecture, part, self.question.device, **self.demand.bounded(point))
+        part = self.demand.topology.asked(self.question.heaviest.ask)
+        return least_latencies(self.question.architecture, part, self.question.device, self.load)
 
     @cached_property
     def advice(self) -> dict[str, str]:
@@ -161,13 +175,18 @@ class Refusal:
     obstacle: str
     estimate: Estimate
 
+    def same(self, other: object) -> bool:
+        """Return whether ``other`` is this topology, refused for the same reason."""
+        return isinstance(other, Refusal) and (self.topology, self.obstacle) == (other.topology, other.obstacle)
+
 
 @dataclass(frozen=True)
 class Ranking:
-    """The topologies on up to ``nodes`` nodes in their order, those that miss a target, and those without enough memory."""
+    """The topologies on up to ``nodes`` nodes: all, then in their order, those that miss a target, and those without enough memory."""
 
     question: Question
     nodes: int
+    judged: tuple[Candidate | Refusal, ...]
     candidates: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
     refused: tuple[Refusal, ...]
@@ -177,17 +196,21 @@ class Ranking:
         """Whether some topology holds the model and the load and may meet the targets."""
         return bool(self.candidates) and self.candidates[0].holds_load
 
-    @cached_property
-    def figures(self) -> tuple[Any, ...]:
-        """All that the ranking states in numbers, in its order; equal for two questions with the same answer."""
-        judged = ((one.topology, one.estimate, one.held, one.bound, one.latencies) for one in (*self.candidates, *self.missed))
-        return (*judged, *((one.topology, one.obstacle) for one in self.refused))
+    @property
+    def enough(self) -> tuple[AskedTopology, ...]:
+        """The topologies that hold the model and the load and may meet the targets."""
+        return tuple(one.topology for one in self.candidates if one.holds_load)
+
+    def unchanged(self, question: Question) -> bool:
+        """Return whether another question has the same topologies with the same numbers; the first difference ends the comparison."""
+        others = (one for nodes in range(1, self.nodes + 1) for one in _on(question, nodes))
+        return all(one is not None and one.same(other) for one, other in zip_longest(self.judged, others))
 
     @property
     def not_fewer(self) -> tuple[AskedTopology, str] | None:
-        """The best topology with fewer nodes than the first of the ranking, or with fewer GPUs on one node, and why it does not suffice.
+        """The best topology with fewer nodes than every topology that suffices, else with fewer GPUs, and why it does not suffice.
 
-        Nothing suffices: the best of all. None: every smaller topology suffices, or there is none.
+        Nothing suffices: the best of all. None: there is no smaller one.
         """
         ranked = [
             # In an order in which the best one of equal size comes first.
@@ -195,10 +218,9 @@ class Ranking:
             *((one.topology, one.obstacle) for one in sorted(self.refused, key=lambda one: -(one.estimate.kv_cache_gib or 0.0))),
         ]
         short = [(topology, why) for topology, why in ranked if why]
-        if self.fits:
-            first = self.candidates[0].topology
-            fewer = [one for one in short if one[0].nodes < first.nodes]
-            short = fewer or [one for one in short if one[0].world_size < first.world_size]
+        if enough := self.enough:
+            fewer = [one for one in short if one[0].nodes < min(one.nodes for one in enough)]
+            short = fewer or [one for one in short if one[0].world_size < min(one.world_size for one in enough)]
         return max(short, key=lambda one: (one[0].nodes, one[0].replicas == 1), default=None)
 
 
@@ -235,7 +257,7 @@ def _on(question: Question, nodes: int) -> Iterator[Candidate | Refusal]:
 def _ranking(question: Question, nodes: int, judged: Sequence[Candidate | Refusal]) -> Ranking:
     candidates = sorted((one for one in judged if isinstance(one, Candidate)), key=lambda one: one.order)
     found, missed = ([one for one in candidates if bool(one.missed) is wrong] for wrong in (False, True))
-    return Ranking(question, nodes, tuple(found), tuple(missed), tuple(one for one in judged if isinstance(one, Refusal)))
+    return Ranking(question, nodes, tuple(judged), tuple(found), tuple(missed), tuple(one for one in judged if isinstance(one, Refusal)))
 
 
 def by_division(question: Question) -> int | None:
@@ -261,10 +283,17 @@ def _judged(question: Question, topology: AskedTopology) -> Candidate | Refusal 
         return None
     stages = legality.stages(architecture, record, {})
     server = Server.read(record, stages, question.weight_bytes, options, question.variables, hardware)
-    estimate = memory.of_options(architecture, server, options, max(point.request_tokens for point in question.points))
+    longest = max(point.request_tokens for point in question.points)
+    estimate = _estimate(architecture, server, str(options.get("max-model-len")), longest)
     try:
         memory.require(estimate, server)
     except PlanRefused as error:
         return Refusal(topology, error.what, estimate)
     demand = Demand(architecture, server, options, question.variables, question.points, estimate, hardware, question.check)
     return Candidate(topology, demand, question)
+
+
+@cache
+def _estimate(architecture: Architecture, server: Server, max_model_len: str, shortest: int) -> Estimate:
+    """Return the estimate of a server; most options do not change it, so questions that differ in one option share it."""
+    return memory.of_options(architecture, server, {"max-model-len": max_model_len}, shortest)

@@ -41,29 +41,40 @@ def unbounded(architecture: Architecture) -> str | None:
     return None
 
 
-def bound(
-    architecture: Architecture,
-    topology: Topology,
-    device: Device,
-    *,
-    concurrency: float,
-    input_tokens: int,
-    output_tokens: int,
-    kv_element_bytes: int | None = None,
-) -> Bound:
-    """Return the bound for ``concurrency`` requests always in flight, in equal shares on the replicas of the deployment.
+@dataclass(frozen=True)
+class Load:
+    """Requests that are always in flight, in equal shares on the replicas of the deployment.
 
-    ``input_tokens``, ``output_tokens``: of each request, 1 or more, without a prefix that the server reads once for all.
-    ``kv_element_bytes``: 1 for an fp8 KV cache; default of the model's dtype. WeightsRefused: planning cannot size the model, or the bits
-    of the quantised weights are unknown.
+    Attributes:
+        concurrency: requests in flight on the whole deployment.
+        input_tokens, output_tokens: of each request, 1 or more, without a prefix that the server reads once for all.
+        kv_element_bytes: 1 for an fp8 KV cache; None: of the model's dtype.
+    """
+
+    concurrency: float
+    input_tokens: int
+    output_tokens: int
+    kv_element_bytes: int | None = None
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a request in the KV cache while it generates."""
+        return self.input_tokens + self.output_tokens / 2
+
+
+def bound(architecture: Architecture, topology: Topology, device: Device, load: Load) -> Bound:
+    """Return the bound of a deployment for a load.
+
+    Raises:
+        WeightsRefused: planning cannot size the model, or the bits of the quantised weights are unknown.
     """
     if why := unbounded(architecture):
         raise WeightsRefused(f"{why}, so there is no roofline bound.", reason="architecture_unknown")
     # Of one replica; all are alike.
-    requests = concurrency / topology.replicas
-    step = _Step(requests, requests * input_tokens / output_tokens, input_tokens + output_tokens / 2, input_tokens)
-    memory_s, arithmetic_s = _seconds(architecture, topology, device, step, kv_element_bytes)
-    return Bound(concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")
+    requests = load.concurrency / topology.replicas
+    step = _Step(requests, requests * load.input_tokens / load.output_tokens, load.length, load.input_tokens)
+    memory_s, arithmetic_s = _seconds(architecture, topology, device, step, load.kv_element_bytes)
+    return Bound(load.concurrency / max(memory_s, arithmetic_s), "memory" if memory_s >= arithmetic_s else "arithmetic")
 
 
 @dataclass(frozen=True)
@@ -75,16 +86,7 @@ class Latencies:
     e2el_ms: float
 
 
-def least_latencies(
-    architecture: Architecture,
-    topology: Topology,
-    device: Device,
-    *,
-    concurrency: float,
-    input_tokens: int,
-    output_tokens: int,
-    kv_element_bytes: int | None = None,
-) -> Latencies:
+def least_latencies(architecture: Architecture, topology: Topology, device: Device, load: Load) -> Latencies:
     """Return lower bounds of the latencies; arguments and errors as of :func:`bound`.
 
     * Time to first token: the replica reads one prompt and does nothing else.
@@ -93,10 +95,10 @@ def least_latencies(
     """
     if why := unbounded(architecture):
         raise WeightsRefused(f"{why}, so there is no roofline bound.", reason="architecture_unknown")
-    first = _Step(1, input_tokens, 0, input_tokens)
-    further = _Step(concurrency / topology.replicas, 0, input_tokens + output_tokens / 2, input_tokens)
-    ttft, tpot = (1000 * max(_seconds(architecture, topology, device, step, kv_element_bytes)) for step in (first, further))
-    return Latencies(ttft, tpot, ttft + (output_tokens - 1) * tpot)
+    first = _Step(1, load.input_tokens, 0, load.input_tokens)
+    further = _Step(load.concurrency / topology.replicas, 0, load.length, load.input_tokens)
+    ttft, tpot = (1000 * max(_seconds(architecture, topology, device, step, load.kv_element_bytes)) for step in (first, further))
+    return Latencies(ttft, tpot, ttft + (load.output_tokens - 1) * tpot)
 
 
 @dataclass(frozen=True)

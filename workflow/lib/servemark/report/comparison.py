@@ -12,7 +12,7 @@ from servemark.measurement.intervals import LEAST, Interval
 from servemark.planning import devices
 from servemark.planning.devices import Device
 from servemark.planning.options import own_tokens
-from servemark.planning.roofline import Bound, bound
+from servemark.planning.roofline import Bound, Load, bound
 from servemark.records import Plan
 from servemark.report import comparable, formatting, views
 from servemark.report.columns import MEDIANS
@@ -283,10 +283,12 @@ def _bound(data: RunRecords, plan: Plan | None, point: Point, device: Device) ->
             Architecture.from_config(data.manifests[plan.model].config),
             plan.asked_by(point["workload"]),
             device,
-            concurrency=point["concurrency"],
-            input_tokens=own_tokens(load, plan.options),
-            output_tokens=load.prompts.output_tokens,
-            kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+            Load(
+                point["concurrency"],
+                own_tokens(load, plan.options),
+                load.prompts.output_tokens,
+                kv_element_bytes=1 if str(plan.options.get("kv-cache-dtype", "")).startswith("fp8") else None,
+            ),
         )
     except ServemarkError as error:
         return f"Deployment {point['deployment']}: {error.what}"

@@ -25,11 +25,12 @@ from servemark.weights.parameters import Parameters
 from servemark.weights.states import State
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-
 MAX_LAYERS = 10_000  # the deepest published models have some 130
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
+HEAD_DIM = ("head_dim", "kv_channels")
 VOCABULARY = ("vocab_size", "padded_vocab_size")
 WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
@@ -135,6 +136,8 @@ class Architecture:
             mla, kinds = latent.read(text), layers.read(text, count, hidden)
             if len(kinds.attention_free) < count:
                 _require(text, HEADS)
+                for names in () if mla else (KV_HEADS, HEAD_DIM):
+                    _require(text, names, default=True)
             if dtype not in DTYPE_BYTES:
                 raise Unsized(f"unknown dtype {dtype!r} in config.json")
         except Unsized as error:
@@ -143,7 +146,7 @@ class Architecture:
         if unknown is None and width is None and count > with_experts + kinds.mlp_free:
             unknown = f"unknown MLP: config.json states no whole number above 0 for {WIDTHS[0]!r}"
         one_group = text.get("multi_query") and not text.get("new_decoder_architecture")
-        kv_heads = 1 if one_group else first(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num") or heads
+        kv_heads = 1 if one_group else first(text, *KV_HEADS) or heads
         positions = first(text, *POSITIONS)
         return cls(
             model_type=model_type,
@@ -151,7 +154,7 @@ class Architecture:
             hidden=hidden,
             heads=heads,
             kv_heads=1 if mla else kv_heads,
-            head_dim=mla.width if mla else first(text, "head_dim", "kv_channels") or (heads and hidden // heads),
+            head_dim=mla.width if mla else first(text, *HEAD_DIM) or (heads and hidden // heads),
             vocab=first(text, *VOCABULARY) or 0,
             stored_bytes=stored_bytes,
             dtype_bytes=min(stored_bytes, 2),
@@ -275,15 +278,15 @@ def _refused(reason: str, what: str, do: str = "Compare it with the published on
     return WeightsRefused(what, look="config.json of the model", do=do, reason=reason)
 
 
-def _require(config: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """Raise Unsized if config.json has none of ``names``, and WeightsRefused if it has one with a wrong value."""
-    try:
+def _require(config: Mapping[str, Any], names: tuple[str, ...], *, default: bool = False) -> None:
+    """Raise Unsized if config.json has none of ``names`` and no ``default``, and WeightsRefused if it has one with a wrong value."""
+    if first(config, *names) is not None:
+        return
+    if wrong := [name for name in names if config.get(name) is not None]:
+        what = f"config.json has {config[wrong[0]]!r} for {wrong[0]!r}, which is no whole number above 0."
+        raise _refused("config_incomplete", what, COMPLETE)
+    if not default:
         stated(config, *names)
-    except Unsized as error:
-        if wrong := [name for name in names if config.get(name) is not None]:
-            what = f"config.json has {config[wrong[0]]!r} for {wrong[0]!r}, which is no whole number above 0."
-            raise _refused("config_incomplete", what, COMPLETE) from None
-        raise error from None
 
 
 def _windows(config: Mapping[str, Any], count: int) -> tuple[int | None, ...]:

@@ -5,7 +5,9 @@ delete that file to follow a branch again.
 """
 
 import json
+import os
 import re
+import reprlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,12 @@ from servemark.weights.files_read import INDEX, loaded
 from servemark.weights.hub_source import HubSource
 
 BUILTIN = "builtin:"
+ACCEPTED = (
+    "a folder with config.json, the path of a config.json, hf:ORG/NAME@REVISION, or the keys of config.json as KEY=VALUE,KEY=VALUE "
+    "(docs/how-to/plan.md)."
+)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 100
 _OF_HUB = re.compile(r"[\w.-]+/[\w.-]+(@\S+)?")
 _BY_HAND = re.compile(r"[a-z_][a-z0-9_.]*=.+", re.DOTALL)
 
@@ -51,47 +59,62 @@ def read(text: str, cache: Path, hub: Path | None = None) -> Shape:
     Raises:
         WeightsRefused: there is no such model, or it cannot be read.
     """
+    try:
+        return _found(text, cache, hub)
+    except OSError as error:  # a name that is too long, or a folder without permission
+        what = f"The model {_SHORT.repr(text)} cannot be read ({error.strerror})."
+        raise WeightsRefused(what, do=f"Give {ACCEPTED}", reason="model_unreadable") from None
+
+
+def _found(text: str, cache: Path, hub: Path | None) -> Shape:
     kind = text.removeprefix(BUILTIN)
     if text.startswith(BUILTIN) and kind in CONFIGS:
         return Shape(CONFIGS[kind], source=text)
     if of_hub := hub_source.parse(text):
         return _of_hub(of_hub, text, cache, hub)
-    if _BY_HAND.fullmatch(text):
+    if is_by_hand(text):
         return Shape(by_hand(text))
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if path.is_file():
         return Shape(manifest.read_object(path))
-    if not path.is_dir():
+    if not text or not path.is_dir():
         meant = f"For a model of the hub, write hf:{text}. Else give" if _OF_HUB.fullmatch(text) else "Give"
         raise WeightsRefused(
-            f"There is no model {text!r}.",
-            do=f"{meant} a folder with config.json, the path of a config.json, hf:ORG/NAME@REVISION, or the keys of config.json as "
-            "KEY=VALUE,KEY=VALUE (docs/how-to/plan.md).",
+            f"There is no model {_SHORT.repr(text)}.",
+            do=f"{meant} {ACCEPTED}",
             reason="model_missing",
         )
     size = manifest.weight_bytes(path)
     return Shape(manifest.read_config(path), size, str(path.absolute()) if any(path.glob("*.safetensors")) else None)
 
 
+def is_by_hand(text: str) -> bool:
+    """Return whether ``text`` is the keys of a config.json as ``KEY=VALUE,KEY=VALUE``."""
+    return _BY_HAND.fullmatch(text) is not None
+
+
 def by_hand(text: str) -> dict[str, Any]:
     """Return the config.json that ``KEY=VALUE,KEY=VALUE`` states; a dot leads to a key inside (``quantization_config.quant_method``).
 
     Raises:
-        WeightsRefused: a part has no value.
+        WeightsRefused: a part has no value, or a key has two.
     """
     config: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
         if not equals or not value:
             do = "Write KEY=VALUE,KEY=VALUE with the keys of config.json, such as num_hidden_layers=80."
-            raise WeightsRefused(f"The part {part.strip()!r} of the model's shape is no KEY=VALUE.", do=do, reason="config_broken")
+            raise WeightsRefused(f"The part {_SHORT.repr(part.strip())} of MODEL is no KEY=VALUE.", do=do, reason="config_broken")
         *outer, last = key.split(".")
-        inside = config
+        inside: Any = config
         for name in outer:
-            inside = inside.setdefault(name, {})
+            inside = inside.setdefault(name, {}) if isinstance(inside, dict) else None
+        if not isinstance(inside, dict) or last in inside:
+            what = f"MODEL has two values for {key!r}: the second is {_SHORT.repr(value)}."
+            raise WeightsRefused(what, do="Give each key once.", reason="config_broken")
         try:
             inside[last] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             inside[last] = value
     return config
 
