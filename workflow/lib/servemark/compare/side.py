@@ -114,6 +114,9 @@ def read(label: Literal["A", "B"], path: Path) -> Side:
         raise
     except ServemarkError as error:
         raise NotComparable(error.what, look=error.look, do=error.do, reason=error.reason) from None
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror or error}{f': {error.filename}' if error.filename else ''}."
+        raise NotComparable(what, do="Check the path, its permissions, and the free space in TMPDIR.", reason="cannot_read") from None
     # Valid records of an untrusted sender may still hold values that cannot be compared.
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         what = f"{path} holds values that cannot be compared: {type(error).__name__}: {str(error)[:200]}"
