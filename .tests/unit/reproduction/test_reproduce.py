@@ -161,6 +161,15 @@ def test_configuration_of_another_version_exits_with_2_and_leaves_nothing(built_
     assert sorted(checkout.rglob("*")) == before
 
 
+@pytest.mark.parametrize("place", ["file/sub", "/proc/again"])
+def test_folder_that_cannot_be_written_exits_with_2(built_run, checkout, capsys, place):
+    (checkout / "file").write_text("")
+    before = sorted(checkout.rglob("*"))
+    assert reproduce(built_run.path, place) == 2
+    assert place in capsys.readouterr().err
+    assert sorted(checkout.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", ["Upper", "with space", "x" * 81])
 def test_folder_whose_name_is_no_run_exits_with_2(built_run, checkout, name):
     assert reproduce(built_run.path, name) == 2
