@@ -36,7 +36,9 @@ def test_improvement_exits_with_0(archive, slower_archive):
 
 def test_gate_that_cannot_tell_exits_with_0_and_is_printed(built_run, capsys):
     assert run(built_run.path, built_run.path, "--gate", "throughput:-5%") == 0
-    assert "cannot tell for 4 load points" in capsys.readouterr().out
+    gate = capsys.readouterr().out.partition("gate throughput:-5%: ")[2]
+    assert gate.startswith("undecided") and "passed" not in gate
+    assert "4 load points: A has 2 repetitions and B has 2 repetitions" in gate
 
 
 def test_bad_input_exits_with_2_before_anything_is_read(archive, tmp_path, capsys):

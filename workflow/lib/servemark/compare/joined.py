@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from servemark.compare.errors import NotComparable
-from servemark.compare.facts import apart
+from servemark.compare.facts import apart, words
 from servemark.compare.side import Deployed, Side, SidePoint, same_model
 from servemark.records import Manifest, OneSided
 from servemark.report.comparable import Identity
@@ -198,7 +198,8 @@ def _loads_apart(pair: Pair) -> Iterator[str]:
     if not differ:
         yield f"{one.at.workload} {one.load}: A: {'results' if one.accepted else one.why}; B: {'results' if other.accepted else other.why}"
     for name, (mine, theirs) in differ.items():
-        yield f"{name} {mine} on side A ({one.at.workload} {one.load}), {theirs} on side B ({other.at.workload} {other.load})"
+        places = (f"({of.at.workload} {of.load})" for of in (one, other))
+        yield f"{name} {words(mine)} on side A {next(places)}, {words(theirs)} on side B {next(places)}"
 
 
 def _asked_apart(a: SidePoint, b: SidePoint) -> dict[str, tuple[Any, Any]]:

@@ -106,7 +106,8 @@ def _home(loc: tuple[Any, ...]) -> type[BaseModel]:
     """Return the type of the mapping that holds a key."""
     if loc[2:3] == ("topology",) and len(loc) > 3:
         return AskedTopology
-    return {1: Reference, 3: Deployment}.get(len(loc), Load)
+    homes: dict[int, type[BaseModel]] = {1: Reference, 3: Deployment}
+    return homes.get(len(loc), Load)
 
 
 def _refused(path: Path, fault: str) -> NotComparable:
