@@ -108,7 +108,7 @@ def test_points_of_one_side_are_named_with_the_reason(folder):
     alone = {(point.side, point.deployment, point.load): point.why for point in found.one_sided}
     assert alone["A", "equal-a", "c=32"] == "B: no accepted repetition"
     assert alone["A", "equal-a", "c=128"] == "no such load on the other side"
-    assert alone["A", "slower", "c=8"] == "no such deployment on the other side"
+    assert alone["A", "slower", "c=8"] == "no deployment of this name or shape on the other side"
     assert len(found.one_sided) == 7, "three loads and `twice` of slower, and of equal-a c=32, c=128 and `twice`"
 
 

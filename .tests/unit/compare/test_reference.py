@@ -79,6 +79,52 @@ def test_other_model_precision_or_two_references_are_refused(folder, published):
         compare(published(), folder(replace(data, plans={"equal-a": plan})))
 
 
+def of_two_deployments(published, first, second):
+    """Return a reference with the deployments ``first`` and ``second``; each is a topology and more options."""
+    path = published()
+    content = yaml.safe_load(path.read_text())
+    (one,) = content["deployments"].values()
+    content["deployments"] = {
+        name: {**one, "topology": topology, "options": one["options"] | options}
+        for name, (topology, options) in (("first", first), ("second", second))
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_one_deployment_is_compared_with_the_closest_one_of_as_many_ranks(folder, published):
+    quantized = ({"tensor_parallel": 2, "data_parallel": 2}, {"quantization": "fp8"})
+    path = of_two_deployments(published, quantized, ({"data_parallel": 4}, {}))
+    for sides, name in (([path, folder(staged())], "second / equal-a"), ([folder(staged()), path], "equal-a / second")):
+        found = compare(*sides).record
+        assert {point.pair for point in found.points} == {name}
+        assert ("topology", "data_parallel") in {(one.part, one.name) for one in found.differences}
+
+
+def test_deployments_with_other_numbers_of_ranks_are_refused_with_shape_model_and_load_format(folder, published):
+    data = staged("/data/tiny")
+    plan = data.plans["equal-a"].model_copy(update={"options": {"load-format": "dummy"}})
+    path = of_two_deployments(published, ({"tensor_parallel": 8}, {}), ({"tensor_parallel": 2}, {}))
+    with pytest.raises(NotComparable) as refused:
+        compare(path, folder(replace(data, plans={"equal-a": plan})))
+    lines = [line.strip() for line in refused.value.what.splitlines()]
+    for name, words in (
+        ("A first", ("TP 8", MODEL, "auto")),
+        ("A second", ("TP 2", MODEL)),
+        ("B equal-a", ("TP 4", "/data/tiny", "dummy")),
+    ):
+        (line,) = (line for line in lines if line.startswith(f"{name}: "))
+        assert all(word in line for word in words)
+
+
+def test_refused_pair_names_model_and_load_format(folder, published):
+    data = staged("/data/tiny")
+    plan = data.plans["equal-a"].model_copy(update={"options": {"load-format": "dummy"}})
+    with pytest.raises(NotComparable) as refused:
+        compare(published(), folder(replace(data, plans={"equal-a": plan})))
+    assert "another model (A " in refused.value.what and "another load-format (A not set, B dummy)" in refused.value.what
+
+
 @pytest.mark.parametrize(
     ("source", "same"),
     [

@@ -81,6 +81,11 @@ class Deployed:
         of = self.topology
         return of.nodes, of.devices_per_node, of.tensor_parallel, of.pipeline_parallel, of.data_parallel, of.replicas
 
+    @property
+    def ranks(self) -> int:
+        """Return the ranks of the whole deployment, which are its GPUs."""
+        return self.topology.world_size
+
     def identity(self, config: Mapping[str, Any]) -> Identity:
         """Return what two deployments must share to be compared. ``config``: the model's, also for a reference that has none."""
         model = self.model if isinstance(self.model, str) else manifests.digest(self.model.files)
