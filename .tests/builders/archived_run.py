@@ -50,6 +50,8 @@ from servemark.weights import manifest as manifests
 
 REQUESTS, INPUT, OUTPUT = 8, 10, 4
 LOADS = (1, 2)
+BETWEEN_S = 10
+"""Seconds between the starts of two load points. All must start within the same minute."""
 FAILED = "broken"
 """A deployment that never came up: its points have no per-request results."""
 BROKEN = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1: größer")
@@ -242,6 +244,7 @@ class ArchivedRun:
     def _judge(self, plan: Plan, point: PlannedPoint, facts: verdict.ServerFacts) -> None:
         deployment, load = plan.deployment, point.load
         path, number = self.folder / self.raw(deployment, load.name), [item.load for item in plan.points].index(load)
+        second = 10 + BETWEEN_S * number
         raw: RawResult | RawError
         try:
             raw = read_raw(path)
@@ -253,7 +256,7 @@ class ArchivedRun:
             "python", f"http://{ADDRESS}:{PORT}", "tiny", "/models/tiny", share, "points", f".{path.name}.001.draft.0"
         )
         bare = self._bare(
-            plan, point, attempt=attempt(deployment), started_at=f"2026-03-04T10:12:{10 + 10 * number}.000+00:00", client_argv=tuple(argv),
+            plan, point, attempt=attempt(deployment), started_at=f"2026-03-04T10:12:{second}.000+00:00", client_argv=tuple(argv),
             client_exit_code=facts.client_exit_code, client_node="node01", raw=path.name, raw_sha256=file_sha256(path),
             replica_requests={"r0": load.requests + sum(one.warmups for one in shares(load))}, telemetry=facts.telemetry,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from builders.standin_hub import FIRST, StandinHub, serving
 from integration.harness import ROOT, RUN, Checkout
 from servemark import verification
 from servemark.archive import seal as sealing
+from servemark.reproduction import prepare
 from servemark.verification.unpack import unpacked
 from servemark.weights import builtin
 
@@ -94,7 +95,7 @@ def changed_copy(found: Path, name: str, tmp_path: Path, at: int) -> Path:
     return tmp_path / f"{folder.name}.tar.zst"
 
 
-def test_shared_prompts_are_in_the_archive_and_verified(checkout: Checkout, tmp_path: Path):
+def test_shared_prompts_are_in_the_archive_verified_and_reproduced(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recorded(checkout, concurrency=1, output_tokens=4, share_prompts=True)
     done = checkout.run()
     assert done.rc == 0, done.text
@@ -106,6 +107,12 @@ def test_shared_prompts_are_in_the_archive_and_verified(checkout: Checkout, tmp_
         for name, byte in (("datasets/*/prompts.jsonl", 20), ("datasets/*/dataset.json", at)):
             lines = verification.verify(changed_copy(found.folder, name, tmp_path, byte)).wrong
             assert any("sha256" in line and "dataset.json" in line for line in lines), lines
+    monkeypatch.chdir(checkout.path)
+    prepared = prepare.prepare(checkout.results / "archive" / f"{RUN}.tar.zst", Path("again"))
+    (workload,) = yaml.safe_load(prepared.config.read_text())["workloads"].values()
+    assert workload["dataset"]["file"].startswith("again/datasets/")
+    rows = Path(workload["dataset"]["file"]).read_text().splitlines()
+    assert list(map(json.loads, rows)) == list(map(json.loads, SAMPLE.read_text().splitlines()))
 
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sea salt?"}]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from servemark.cli import main as cli
+from servemark.compare import side
 from servemark.compare.metrics import METRICS
 from servemark.records import Comparison
 
@@ -31,7 +36,9 @@ def test_improvement_exits_with_0(archive, slower_archive):
 
 def test_gate_that_cannot_tell_exits_with_0_and_is_printed(built_run, capsys):
     assert run(built_run.path, built_run.path, "--gate", "throughput:-5%") == 0
-    assert "cannot tell for 4 load points" in capsys.readouterr().out
+    gate = capsys.readouterr().out.partition("gate throughput:-5%: ")[2]
+    assert gate.startswith("undecided") and "passed" not in gate
+    assert "4 load points: A has 2 repetitions and B has 2 repetitions" in gate
 
 
 def test_bad_input_exits_with_2_before_anything_is_read(archive, tmp_path, capsys):
@@ -47,6 +54,32 @@ def test_files_are_written_only_with_a_folder(archive, tmp_path, monkeypatch):
     assert run(archive.path, archive.folder, "-o", tmp_path / "out") == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["compare.html", "compare.json"]
     assert len(Comparison.read(tmp_path / "out" / "compare.json").points) == 2
+
+
+@pytest.mark.parametrize("place", ["file", "file/sub", "/proc/servemark", "/dev/null"])
+def test_folder_that_cannot_be_written_exits_with_2_before_the_comparison(archive, tmp_path, capsys, place):
+    (tmp_path / "file").write_text("")
+    assert run(archive.path, archive.path, "-o", tmp_path / place) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and place in err
+
+
+def test_failed_write_of_the_results_exits_with_2(archive, tmp_path, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Comparison, "write", full)
+    assert run(archive.path, archive.path, "-o", tmp_path / "out") == 2
+    assert str(tmp_path / "out") in capsys.readouterr().err
+
+
+def test_side_that_cannot_be_read_exits_with_2(archive, capsys, monkeypatch):
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(side, "opened", refuse)
+    assert run(archive.path, archive.path) == 2
+    assert str(archive.path) in capsys.readouterr().err
 
 
 def test_help_names_every_metric(capsys):

@@ -70,7 +70,24 @@ def test_two_repetitions_cannot_tell(folder):
     data = runs()
     found = compare(folder(data), folder(data)).record
     (twice,) = (point for point in found.points if point.workload == "twice")
-    assert {(metric.verdict, metric.why, metric.low) for metric in twice.metrics} == {("cannot tell", "2 repetitions", None)}
+    assert {(metric.verdict, metric.why, metric.low) for metric in twice.metrics} == {
+        ("cannot tell", "A has 2 repetitions and B has 2 repetitions", None)
+    }
+
+
+def test_side_with_too_few_repetitions_is_named(folder):
+    data = runs()
+    fewer = [item for item in data.measurements if item.load.repetition == 1]
+    found = compare(folder(data), folder(replace(data, measurements=fewer))).record
+    whys = {metric.why for point in found.points if point.workload != "twice" for metric in point.metrics}
+    assert whys == {"B has 1 repetition"}
+
+
+def test_lists_are_compared_in_words(folder):
+    data = runs()
+    plan = data.plans["equal-a"].model_copy(update={"options": {"cudagraph-capture-sizes": [1, 2]}})
+    found = compare(folder(data), folder(replace(data, plans={"equal-a": plan}))).record
+    assert {one.name: one.b for one in found.differences}["cudagraph-capture-sizes"] == "1, 2"
 
 
 def test_suspect_points_are_marked(folder):
@@ -91,7 +108,7 @@ def test_points_of_one_side_are_named_with_the_reason(folder):
     alone = {(point.side, point.deployment, point.load): point.why for point in found.one_sided}
     assert alone["A", "equal-a", "c=32"] == "B: no accepted repetition"
     assert alone["A", "equal-a", "c=128"] == "no such load on the other side"
-    assert alone["A", "slower", "c=8"] == "no such deployment on the other side"
+    assert alone["A", "slower", "c=8"] == "no deployment of this name or shape on the other side"
     assert len(found.one_sided) == 7, "three loads and `twice` of slower, and of equal-a c=32, c=128 and `twice`"
 
 

@@ -53,6 +53,7 @@ def test_limit_is_exceeded_only_by_a_whole_interval(metric, percent, low, high, 
     (result,) = results([Limit(metric, percent)], [point(metric, low, high)])
     assert bool(result.exceeded) is exceeded
     assert result.undecided == (low is None)
+    assert result.state == ("undecided" if low is None else "failed" if exceeded else "passed")
 
 
 def test_metric_without_a_result_is_undecided():

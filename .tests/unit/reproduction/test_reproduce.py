@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ from servemark.environments import lockfiles
 from servemark.errors import ConfigError
 from servemark.machine import hardware
 from servemark.records import Gpu
-from servemark.report.gather import RunRecords
-from servemark.reproduction import configuration, prepare
+from servemark.reproduction import prepare
 from servemark.reproduction.archived import Archived
 
 
@@ -161,6 +159,15 @@ def test_configuration_of_another_version_exits_with_2_and_leaves_nothing(built_
     assert sorted(checkout.rglob("*")) == before
 
 
+@pytest.mark.parametrize("place", ["file/sub", "/proc/again"])
+def test_folder_that_cannot_be_written_exits_with_2(built_run, checkout, capsys, place):
+    (checkout / "file").write_text("")
+    before = sorted(checkout.rglob("*"))
+    assert reproduce(built_run.path, place) == 2
+    assert place in capsys.readouterr().err
+    assert sorted(checkout.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", ["Upper", "with space", "x" * 81])
 def test_folder_whose_name_is_no_run_exits_with_2(built_run, checkout, name):
     assert reproduce(built_run.path, name) == 2
@@ -242,12 +249,3 @@ def test_branch_of_the_hub_becomes_the_measured_commit(built_run, source, pinned
     made = prepare.configuration.make(prepare.archived.Archived(records, "", {}), Path("x"), "x", None)
     assert made.config["models"]["tiny"]["source"] == (pinned or records.config["models"]["tiny"]["source"])
     assert any("model tiny" in note for note in made.notes)
-
-
-def test_prompts_of_a_user_are_named_with_their_digest():
-    record = {"source": {"file": "mine.jsonl", "sharegpt": None}, "rows": 107, "sha256": "c740e810d3d1" + "0" * 52}
-    archived = Archived(RunRecords(), "", {"datasets/prompts-1/dataset.json": json.dumps(record).encode(), "config.json": b"{}"})
-    (note,) = configuration._datasets(archived)
-    assert "mine.jsonl" in note and "c740e810d3d1" in note and "107 rows" in note
-    of_hub = json.dumps(record | {"source": {"hf": "org/name@" + "1" * 40}}).encode()
-    assert list(configuration._datasets(replace(archived, files={"datasets/name-1/dataset.json": of_hub}))) == [], "it is fetched again"

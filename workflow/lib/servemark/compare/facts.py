@@ -20,7 +20,7 @@ _GPU = ("GPU power limit, W", "GPU ECC", "GPU MIG mode")
 
 def of_run(data: RunRecords, plan: Plan) -> Facts:
     """Return the facts of a deployment: its part of the ledger key, and the versions in its environment."""
-    return {(part, name): _words(value) for part, name, value in _facts(data, plan) if value is not None}
+    return {(part, name): words(value) for part, name, value in _facts(data, plan) if value is not None}
 
 
 def _facts(data: RunRecords, plan: Plan) -> Iterator[tuple[str, str, Any]]:
@@ -49,7 +49,7 @@ def _hardware(parts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     kinds = Counter(f"{gpu[0]}, {gpu[1]} MiB" for gpu in gpus)
     yield "GPUs", "; ".join(f"{count} x {kind}" for kind, count in kinds.items()) or None
     for at, name in enumerate(_GPU, 2):
-        found = dict.fromkeys(_words(gpu[at]) for gpu in gpus if gpu[at] is not None)
+        found = dict.fromkeys(words(gpu[at]) for gpu in gpus if gpu[at] is not None)
         yield name, ", ".join(found) or None
     yield from ((name.replace("_", " "), value) for name, value in parts.items() if name != "gpus" and value != [])
 
@@ -59,9 +59,9 @@ def of_reference(given: Reference, deployment: Deployment) -> Facts:
     facts = {("model", "source"): given.model}
     facts |= {("software", name): value for name, value in given.software.items()}
     facts |= {("hardware", name): value for name, value in given.hardware.items()}
-    facts |= {("topology", name): _words(value) for name, value in deployment.topology.record().model_dump().items()}
-    facts |= {("options", name): _words(value) for name, value in _given(key.normalise_options(deployment.options))}
-    return facts | {("variables", name): _words(value) for name, value in _given(deployment.variables)}
+    facts |= {("topology", name): words(value) for name, value in deployment.topology.record().model_dump().items()}
+    facts |= {("options", name): words(value) for name, value in _given(key.normalise_options(deployment.options))}
+    return facts | {("variables", name): words(value) for name, value in _given(deployment.variables)}
 
 
 def _given(values: Any) -> Iterator[tuple[str, Any]]:
@@ -73,7 +73,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _words(value: Any) -> str:
+def words(value: Any) -> str:
+    """Return a value in words: lists without Python's brackets and quotes."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(words, value)) or "empty"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {words(item)}" for name, item in value.items()) or "empty"
+    if value is None:
+        return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -7,9 +7,10 @@ from itertools import product
 from typing import Any
 
 from servemark.compare.errors import NotComparable
-from servemark.compare.facts import apart
+from servemark.compare.facts import apart, words
 from servemark.compare.side import Deployed, Side, SidePoint, same_model
 from servemark.records import Manifest, OneSided
+from servemark.report import formatting
 from servemark.report.comparable import Identity
 
 _SHOWN = 5
@@ -64,10 +65,10 @@ def joined(a: Side, b: Side) -> Joined:
     for side, at in ((a, 0), (b, 1)):
         taken = {pair[at].name for pair in together}
         others = (of for name, of in side.deployments.items() if name not in taken)
-        alone += [(side.label, of, None, "no such deployment on the other side") for of in others]
+        alone += [(side.label, of, None, "no deployment of this name or shape on the other side") for of in others]
     one_sided = tuple(_one_sided(*entry) for entry in _expanded(alone))
     if not any(pair.points for pair in pairs):
-        raise _nothing(pairs, refused, one_sided)
+        raise _nothing(pairs, refused, (a, b))
     return Joined(pairs, one_sided, refused)
 
 
@@ -75,7 +76,8 @@ def paired(a: Sequence[Deployed], b: Sequence[Deployed]) -> list[tuple[Deployed,
     """Return which deployment of A is compared with which of B, in the order of A.
 
     Deployments with the same part of the ledger key belong together, then those of the same name, then those of the same shape (the ones
-    with the fewest differences first). Two sides with one deployment each are always a pair.
+    with the fewest differences first). If one side has one deployment without a partner, it belongs to the closest one of the other side
+    with as many ranks. Two sides with one deployment each are always a pair.
     """
     left_a, left_b = {one.name: one for one in a}, {one.name: one for one in b}
     found: dict[str, Deployed] = {}
@@ -89,8 +91,10 @@ def paired(a: Sequence[Deployed], b: Sequence[Deployed]) -> list[tuple[Deployed,
             if one.name in left_a and other.name in left_b:
                 found[one.name] = other
                 del left_a[one.name], left_b[other.name]
-    if len(a) == len(b) == 1:
-        found = {a[0].name: b[0]}
+    if not found and 1 in (len(a), len(b)):
+        choices = [(one, other) for one, other in product(a, b) if len(a) == len(b) or one.ranks == other.ranks]
+        for one, other in sorted(choices, key=lambda pair: (bool(_differ(*pair)), _distance(pair)))[:1]:
+            found[one.name] = other
     return [(one, found[one.name]) for one in a if one.name in found]
 
 
@@ -102,11 +106,11 @@ def _distance(pair: tuple[Deployed, Deployed]) -> tuple[bool, int, str, str]:
 def _differ(a: Deployed, b: Deployed) -> str:
     """Return in which model and settings two deployments differ; "" if they can be compared."""
     one, other = _identities(a, b)
-    if one.model != other.model:
-        return f"another model (A {_model(a)}, B {_model(b)})"
+    differ = {"model": (_model(a), _model(b))} if one.model != other.model else {}
     mine, theirs = dict(one.settings), dict(other.settings)
     names = [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
-    return ", ".join(f"another {name} (A {mine.get(name, 'not set')}, B {theirs.get(name, 'not set')})" for name in names)
+    differ |= {name: (mine.get(name, "not set"), theirs.get(name, "not set")) for name in names}
+    return ", ".join(f"another {name} (A {values[0]}, B {values[1]})" for name, values in differ.items())
 
 
 def _identities(a: Deployed, b: Deployed) -> tuple[Identity, Identity]:
@@ -175,17 +179,31 @@ def sizes(pair: Pair, *, reference: bool = False) -> dict[tuple[str, str], tuple
     return found
 
 
-def _nothing(pairs: Sequence[Pair], refused: Sequence[str], one_sided: Sequence[OneSided]) -> NotComparable:
+def _nothing(pairs: Sequence[Pair], refused: Sequence[str], sides: Sequence[Side]) -> NotComparable:
     """Return the error for two sides without a common load point."""
     why = [f"  {text}" for text in refused[:_SHOWN]]
     for pair in pairs[: _SHOWN - len(why)]:
         why += [f"  {pair.name}: {text}" for text in _loads_apart(pair)]
     if not why:
-        why = [f"  {point.side} {point.deployment} {point.workload} {point.load}: {point.why}" for point in one_sided[:_SHOWN]]
+        why = ["No deployment of A has a partner in B: they differ in name, shape and number of GPUs."]
+        why += [f"  {line}" for side in sides for line in _deployments(side)]
     return NotComparable(
         "\n".join(["A and B have no load point in common that can be compared.", *why]),
-        do="Compare runs of the same model, precision, load format and workload. `servemark show` prints what each of them measured.",
+        do="Compare runs of the same model, precision, load format and workload. `servemark show` prints what each of them measured. To "
+        "compare deployments of another shape, give them the same name.",
     )
+
+
+def _deployments(side: Side) -> Iterator[str]:
+    """Yield shape, model and load format of the deployments of a side."""
+    found = list(side.deployments.values())
+    for one in found[:_SHOWN]:
+        shape = formatting.topology(one.topology).replace("\N{NO-BREAK SPACE}", " ").replace("\N{MULTIPLICATION SIGN}", "x")
+        yield f"{side.label} {one.name}: {shape}; model {_model(one)}; load format {one.options.get('load-format') or 'auto'}"
+    if len(found) > _SHOWN:
+        yield f"{side.label}: and {len(found) - _SHOWN} more"
+    if not found:
+        yield f"{side.label}: no deployment with a plan and a model"
 
 
 def _loads_apart(pair: Pair) -> Iterator[str]:
@@ -198,7 +216,8 @@ def _loads_apart(pair: Pair) -> Iterator[str]:
     if not differ:
         yield f"{one.at.workload} {one.load}: A: {'results' if one.accepted else one.why}; B: {'results' if other.accepted else other.why}"
     for name, (mine, theirs) in differ.items():
-        yield f"{name} {mine} on side A ({one.at.workload} {one.load}), {theirs} on side B ({other.at.workload} {other.load})"
+        places = (f"({of.at.workload} {of.load})" for of in (one, other))
+        yield f"{name} {words(mine)} on side A {next(places)}, {words(theirs)} on side B {next(places)}"
 
 
 def _asked_apart(a: SidePoint, b: SidePoint) -> dict[str, tuple[Any, Any]]:

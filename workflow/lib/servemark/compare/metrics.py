@@ -112,8 +112,9 @@ def _compared(metric: Metric, both: Both, name: str, ends: tuple[float, float]) 
 def _unknown(both: Both, name: str) -> str:
     if both.reference:
         return "the reference has no repetitions"
-    count = min(both.a[f"{name}_repetitions"], both.b[f"{name}_repetitions"])
-    return formatting.plural(count, "repetition").replace("\N{NO-BREAK SPACE}", " ") if count < LEAST else "a result is not positive"
+    counts = {"A": both.a[f"{name}_repetitions"], "B": both.b[f"{name}_repetitions"]}
+    few = [f"{side} has {formatting.plural(count, 'repetition')}" for side, count in counts.items() if count < LEAST]
+    return " and ".join(few).replace("\N{NO-BREAK SPACE}", " ") or "a result is not positive"
 
 
 def _verdict(metric: Metric, ends: tuple[float, float]) -> Verdict:

@@ -2,21 +2,33 @@
 
 import datetime
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from servemark.compare.errors import NotComparable
 from servemark.compare.metrics import METRICS
 from servemark.config import positions
-from servemark.config.problems import dotted
+from servemark.config.field_types import OptionValue, VariableValue, refuse
+from servemark.config.problems import Problem, config_error, from_pydantic
 from servemark.config.topology import AskedTopology
+from servemark.errors import ConfigError
 from servemark.records import LoadPoint, Measurement, RandomPrompts, Strict, Summary
 from servemark.records.base import Count
+from servemark.weights import hub_source
+
+_DO = "Correct the file. config/references has an example, and docs/how-to/compare.md explains each key."
+
+
+def _model(value: str) -> str:
+    if hub_source.parse(value) is None or "@" not in value:
+        raise refuse("must be hf:ORG/NAME@REVISION, a model of the hub with its branch, tag or commit")
+    return value
+
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Value = str | int | float | bool
 
 
 class Load(Strict):
@@ -33,7 +45,9 @@ class Load(Strict):
     @model_validator(mode="after")
     def _known(self) -> "Load":
         if unknown := [name for name in self.metrics if name not in METRICS]:
-            raise ValueError(f"unknown metric {unknown[0]!r}; allowed: {', '.join(METRICS)}")
+            raise refuse("is not a metric", allowed=METRICS, at=("metrics", unknown[0]))
+        if self.concurrency is None and self.request_rate is None:
+            raise refuse("is missing: give `concurrency` or `request_rate`", at=("concurrency",))
         return self
 
 
@@ -41,8 +55,8 @@ class Deployment(Strict):
     """A deployment as its source describes it."""
 
     topology: AskedTopology = AskedTopology()
-    options: dict[str, Value] = Field(default={}, description="options of `vllm serve`, all that are published")
-    variables: dict[str, Value] = Field(default={}, description="environment variables of the server, all that are published")
+    options: dict[str, OptionValue] = Field(default={}, description="options of `vllm serve`, all that are published")
+    variables: dict[str, VariableValue] = Field(default={}, description="environment variables of the server, all that are published")
     loads: tuple[Load, ...] = Field(min_length=1)
 
 
@@ -52,7 +66,7 @@ class Reference(Strict):
     name: str
     source: str = Field(description="title and place of the publication")
     date: datetime.date | None = Field(default=None, description="date of the measurement or of the publication")
-    model: str = Field(description="hf:ORG/NAME@REVISION")
+    model: Annotated[str, AfterValidator(_model)] = Field(description="hf:ORG/NAME@REVISION")
     software: dict[str, str] = Field(description="versions by name, such as vLLM and torch")
     hardware: dict[str, str] = Field(description="the names of a comparison's hardware, such as GPUs and node")
     deployments: dict[str, Deployment] = Field(min_length=1)
@@ -62,20 +76,42 @@ def read(path: Path) -> Reference:
     """Return a reference file.
 
     Raises:
-        ConfigError: the file is missing or is not YAML.
         NotComparable: ``bad_reference``; the message names each problem.
     """
-    source = positions.read(path)
     try:
-        return Reference.model_validate(source.data)
+        source = positions.read(path)
+    except ConfigError as error:
+        raise _refused(path, error.what) from None
+    if not isinstance(source.data, dict):
+        raise _refused(path, "It is empty." if source.data is None else "It has no keys at the top level.")
+    found, problems = None, []
+    try:
+        found = Reference.model_validate(source.data)
     except ValidationError as error:
-        found = [(positions.find([source], source.data, item["loc"]), item) for item in error.errors(include_url=False)]
-        lines = [f"  {path}:{place[1] if place else 1}: {dotted(item['loc'])}: {item['msg']}" for place, item in found]
-        raise NotComparable(
-            "\n".join([f"{path} is not a reference file: {len(lines)} problem(s) found.", *lines]),
-            do="Correct the listed keys. config/references has an example, and docs/how-to/compare.md explains each key.",
-            reason="bad_reference",
-        ) from None
+        problems = list(_problems(error, source.data))
+    if found is None or source.duplicates:
+        raise _refused(path, config_error(problems, source.data, [source]).what.partition("\n")[2])
+    return found
+
+
+def _problems(error: ValidationError, data: Any) -> Iterator[Problem]:
+    """Yield the problems as for a configuration, but with the allowed keys of a reference."""
+    unknown = {item["loc"] for item in error.errors(include_url=False) if item["type"] == "extra_forbidden"}
+    for problem in from_pydantic(error, data):
+        allowed = tuple(_home(problem.loc).model_fields)
+        yield Problem(problem.loc, "is an unknown key", allowed, given=str(problem.loc[-1])) if problem.loc in unknown else problem
+
+
+def _home(loc: tuple[Any, ...]) -> type[BaseModel]:
+    """Return the type of the mapping that holds a key."""
+    if loc[2:3] == ("topology",) and len(loc) > 3:
+        return AskedTopology
+    homes: dict[int, type[BaseModel]] = {1: Reference, 3: Deployment}
+    return homes.get(len(loc), Load)
+
+
+def _refused(path: Path, fault: str) -> NotComparable:
+    return NotComparable(f"{path} is not a reference file.\n{fault}", do=_DO, reason="bad_reference")
 
 
 def measurements(reference: Reference) -> list[Measurement]:

@@ -81,6 +81,11 @@ class Deployed:
         of = self.topology
         return of.nodes, of.devices_per_node, of.tensor_parallel, of.pipeline_parallel, of.data_parallel, of.replicas
 
+    @property
+    def ranks(self) -> int:
+        """Return the ranks of the whole deployment, which are its GPUs."""
+        return self.topology.world_size
+
     def identity(self, config: Mapping[str, Any]) -> Identity:
         """Return what two deployments must share to be compared. ``config``: the model's, also for a reference that has none."""
         model = self.model if isinstance(self.model, str) else manifests.digest(self.model.files)
@@ -114,6 +119,9 @@ def read(label: Literal["A", "B"], path: Path) -> Side:
         raise
     except ServemarkError as error:
         raise NotComparable(error.what, look=error.look, do=error.do, reason=error.reason) from None
+    except OSError as error:
+        what = f"{path} cannot be read: {error.strerror or error}{f': {error.filename}' if error.filename else ''}."
+        raise NotComparable(what, do="Check the path, its permissions, and the free space in TMPDIR.", reason="cannot_read") from None
     # Valid records of an untrusted sender may still hold values that cannot be compared.
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         what = f"{path} holds values that cannot be compared: {type(error).__name__}: {str(error)[:200]}"

@@ -115,10 +115,16 @@ def _summary(found: Comparison) -> Iterator[str]:
     yield from (f"  cannot tell for {_plural(count, 'result')}: {why}" for why, count in list(whys.items())[:MOST])
     yield from _one_sided(found.one_sided)
     for gate in found.gates:
-        state = "FAILED" if gate.exceeded else "passed"
+        state = gate.state.upper() if gate.exceeded else gate.state
         yield f"gate {limit(gate)}: {state}, {len(gate.exceeded)} of {_plural(gate.points, 'load point')} beyond it"
-        if gate.undecided:
-            yield f"  cannot tell for {_plural(gate.undecided, 'load point')}, which no limit can fail"
+        yield from _undecided(gate, found.points)
+
+
+def _undecided(gate: GateResult, points: Sequence[ComparedPoint]) -> Iterator[str]:
+    """Yield why a limit is undecided. Such a point does not fail."""
+    metrics = [next((one for one in point.metrics if one.metric == gate.metric), None) for point in points]
+    whys = Counter("a side has no such result" if one is None else one.why for one in metrics if one is None or one.why)
+    yield from (f"  cannot tell for {_plural(count, 'load point')}: {why}" for why, count in list(whys.items())[:MOST])
 
 
 def _one_sided(points: Sequence[OneSided]) -> Iterator[str]:

@@ -76,6 +76,11 @@ class GateResult(Strict):
     undecided: int = Field(description="points without an interval of this metric")
     points: int
 
+    @property
+    def state(self) -> Literal["failed", "undecided", "passed"]:
+        """Return the decision. A limit passes only if each point has an interval."""
+        return "failed" if self.exceeded else "undecided" if self.undecided else "passed"
+
 
 class Comparison(Record):
     """Two runs, or a run and published numbers, point by point. servemark compare writes it."""

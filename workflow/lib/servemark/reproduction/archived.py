@@ -1,5 +1,6 @@
 """Read from an archive what a run of the same experiment needs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from servemark.verification.unpack import unpacked
 
 _KEPT = ("config.json", "hardware.json")
 _KEPT_FOLDERS = ("envs", "environments", "models")
+_DATASET = re.compile(r"datasets/[^/]+/(dataset\.json|prompts\.jsonl)")
 
 
 class CannotReproduce(ServemarkError):
@@ -25,7 +27,10 @@ class CannotReproduce(ServemarkError):
 
 @dataclass(frozen=True)
 class Archived:
-    """The records of a verified archive. ``files``: the content of configuration, lock files and manifests, by name in the archive."""
+    """The records of a verified archive.
+
+    ``files``: the content of configuration, lock files, manifests and shared prompts, by name in the archive.
+    """
 
     records: RunRecords
     identity: str
@@ -62,4 +67,4 @@ def _needed(name: str) -> bool:
 
 def _is_kept(name: str) -> bool:
     top, _, rest = name.partition("/")
-    return name in _KEPT or (top in _KEPT_FOLDERS and bool(rest)) or (top == "datasets" and rest.endswith("/dataset.json"))
+    return name in _KEPT or (top in _KEPT_FOLDERS and bool(rest)) or _DATASET.fullmatch(name) is not None

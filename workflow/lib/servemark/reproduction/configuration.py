@@ -1,6 +1,6 @@
 """The configuration of a reproduction: the archive's resolved one, without what belongs to the machine where it was measured."""
 
-import json
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from servemark.environments import lockfiles
+from servemark.records import DatasetSource
 from servemark.reproduction.archived import Archived
 
 CONFIG, CLUSTER = "config.yaml", "cluster.yaml"
@@ -57,24 +58,40 @@ def make(archived: Archived, folder: Path, run: str, cluster: str | None) -> Mad
     made.config["models"] = {name: {**entry, **_model(made, archived, name)} for name, entry in _entries(config, "models")}
     environments = _entries(config, "environments")
     made.config["environments"] = {name: _environment(made, archived, folder, name, entry) for name, entry in environments}
-    made.notes += _datasets(archived)
+    made.config["workloads"] = {name: _workload(made, archived, folder, entry) for name, entry in _entries(config, "workloads")}
     made.notes += _tasks(archived)
     return made
 
 
-def _datasets(archived: Archived) -> Iterator[str]:
-    """Yield a note for each file of prompts: the archive has its digest, and the prompts only with ``share_prompts``."""
-    for name in sorted(archived.files):
-        if not re.fullmatch(r"datasets/[^/]+/dataset\.json", name):
-            continue
-        record = json.loads(archived.files[name])
-        if record["source"].get("hf"):
-            continue  # fetched again, at its commit
-        path = next(value for value in record["source"].values() if value)
-        yield (
-            f"dataset {path}: the same file must be there. It had {record['rows']:,} rows (digest {record['sha256'][:12]}). The archive "
-            "has the rows only with `share_prompts`. Other rows give other ledger keys, and `compare` then finds no pair."
+def _workload(made: Made, archived: Archived, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a workload that takes its prompts from the archive if they are there, with a note about its dataset."""
+    given = entry.get("dataset")
+    if not isinstance(given, dict) or "prefix" in given:
+        return entry
+    source = DatasetSource.model_validate(given)
+    dataset = archived.records.datasets.get(source.name)
+    if dataset is None:
+        return entry
+    shared = f"datasets/{source.name}/prompts.jsonl"
+    fits = hashlib.sha256(archived.files.get(shared, b"")).hexdigest() == dataset.sha256
+    # Of a row without `output_tokens`, `recorded` counts the tokens of the recorded response, which no archive has.
+    counted = entry.get("output_tokens") == "recorded" and dataset.output_tokens is None
+    rows = f"{dataset.rows:,} rows (digest {dataset.sha256[:12]})"
+    if fits and not counted:
+        _note(made, f"dataset {source.path}: the run takes the {rows} that the archive has, {folder / shared}.")
+        return {**entry, "dataset": {"file": str(folder / shared), **({"arrivals": source.arrivals} if source.arrivals else {})}}
+    if not source.hf:  # of the hub: fetched again, at its commit
+        _note(
+            made,
+            f"dataset {source.path}: the same file must be there. It had {rows}. The archive has prompts only with `share_prompts`, and "
+            "never recorded responses. Other rows give other ledger keys, and `compare` then finds no pair.",
         )
+    return entry
+
+
+def _note(made: Made, text: str) -> None:
+    """Add a note once: several workloads may have the same dataset."""
+    made.notes += [text] if text not in made.notes else []
 
 
 def _tasks(archived: Archived) -> Iterator[str]:

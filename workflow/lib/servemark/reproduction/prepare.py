@@ -111,11 +111,18 @@ def _yaml(value: Any) -> bytes:
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
     """Write all files, or none: the folder appears when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".reproduced-", dir=folder.parent) as temporary:
-        whole = Path(temporary) / "whole"
-        for name, content in files.items():
-            path = whole / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        whole.rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".reproduced-", dir=folder.parent) as temporary:
+            whole = Path(temporary) / "whole"
+            for name, content in files.items():
+                path = whole / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            whole.rename(folder)
+    except OSError as error:
+        raise CannotReproduce(
+            f"servemark cannot write the folder {folder}: {error.strerror or error}.",
+            do="Pass another folder: servemark reproduce ARCHIVE DIRECTORY",
+            reason="cannot_write",
+        ) from None
