@@ -47,7 +47,7 @@ def start_second_point(checkout: Checkout) -> Running:
     "name",
     [
         "results",
-        "snakemake",
+        pytest.param("snakemake", marks=pytest.mark.full),
         pytest.param("cache", marks=pytest.mark.full),
         pytest.param("scratch", marks=pytest.mark.full),
     ],

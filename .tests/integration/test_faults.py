@@ -62,7 +62,7 @@ def assert_rerun_completes(checkout: Checkout, lost: set[str], kept: dict[str, s
     [
         ("server", signal.SIGKILL, "server_died"),
         pytest.param("engine", signal.SIGKILL, "server_died", marks=pytest.mark.full),
-        ("server", signal.SIGSTOP, "server_hung"),
+        pytest.param("server", signal.SIGSTOP, "server_hung", marks=pytest.mark.full),
     ],
 )
 def test_lost_server_costs_only_its_own_points(checkout: Checkout, victim: str, number: signal.Signals, reason: str):
@@ -205,11 +205,11 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("truncated_json", "raw_truncated"),
+        pytest.param("truncated_json", "raw_truncated", marks=pytest.mark.full),
         pytest.param("no_file", "raw_missing", marks=pytest.mark.full),
         ("exit_1", "client_failed"),
         pytest.param("nan", "non_finite", marks=pytest.mark.full),
-        ("hang", "client_timeout"),
+        pytest.param("hang", "client_timeout", marks=pytest.mark.full),
     ],
 )
 def test_failed_client_gives_no_result_and_its_point_is_rejected(checkout: Checkout, fault: str, reason: str):
