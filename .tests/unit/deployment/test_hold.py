@@ -111,7 +111,7 @@ def test_how_to_use_lists_what_the_key_does_not_protect():
 def test_how_to_use_has_complete_examples_for_the_route_of_the_model(chat, route, call, printed):
     page = how_to_use.page(replace(FACTS, chat=chat))
     (curl,) = re.findall(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)
-    words = shlex.split(curl.replace("@<(", "'@<(").replace(")\") \\", ")\")' \\"))
+    words = shlex.split(curl.replace("@<(", "'@<(").replace(')") \\', ")\")' \\"))
     assert f"{FACTS.url}/v1/{route}" in words and json.loads(words[-1]).keys() == {
         "model",
         "max_tokens",
