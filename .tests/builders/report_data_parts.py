@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from servemark import records
+from servemark.report.attempts import Attempt
 from servemark.report.distributions import Distribution, bins
-from servemark.report.gather import Attempt
 
 
 def samples(summary: records.Summary) -> np.ndarray:

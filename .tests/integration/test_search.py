@@ -9,7 +9,7 @@ from integration.harness import RUN, Checkout
 from servemark import verification
 from servemark.records import Search
 from servemark.report import gather
-from servemark.verification import searched
+from servemark.verification import searches
 
 CAPACITY, PACE_MS = 4, 40
 # The stand-in needs 40 ms for a token of up to 4 requests, and 80 ms at 8 requests: the boundary is at 6.
@@ -56,10 +56,10 @@ def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout
     assert verified.wrong == () and verified.measurements == len(names)
 
     run = gather.read(checkout.results)
-    assert list(searched.check(run, older=False)) == []
+    assert list(searches.check(run, older=False)) == []
     for other in ({"meets": found.misses}, {"trials": found.trials[:-1]}, {"targets": {"tpot_ms": {"p50": 2.0 * TARGET_MS}}}):
         changed = replace(run, searches={"a": [found.model_copy(update=other)]})
-        assert list(searched.check(changed, older=False)) != [], other
+        assert list(searches.check(changed, older=False)) != [], other
 
     # Nothing runs again; without the file of a trial the search is made from the ledger.
     assert checkout.foretold() == set()

@@ -106,7 +106,7 @@ def test_endpoint_is_used_listed_stopped_and_served_again(only_a: Checkout):
     assert {complete(url, given).status_code for given in (None, "wrong")} == {401}
     curl = re.search(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
     printed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=30)
-    assert json.loads(printed.stdout)["choices"][0]["text"], printed.stderr
+    assert json.loads(printed.stdout)["choices"][0]["message"]["content"], printed.stderr
 
     (shown,) = living(only_a)
     assert (shown["run"], shown["deployment"], shown["purpose"], shown["state"]) == (RUN, "a", "held", "ready")

@@ -124,11 +124,13 @@ def test_printed_python_works_and_its_requests_are_counted(real, tmp_path):
     python = json.loads((real.results / "environments" / "cpu" / "environment.json").read_text())["python"]
     asked = subprocess.run([python, str(program)], capture_output=True, text=True, timeout=120)
     assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.strip(), "a completion was printed"
+    assert asked.stdout.strip(), "the response was printed"
 
     curl = re.search(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
     printed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=60)
-    assert json.loads(printed.stdout)["usage"]["completion_tokens"] == 16, printed.stdout + printed.stderr
+    given = json.loads(printed.stdout)
+    assert given["object"] == "chat.completion", printed.stdout + printed.stderr
+    assert 1 <= given["usage"]["completion_tokens"] <= how_to_use.CHAT_TOKENS
 
     wait_until(lambda: living(real)[0]["finished"] == 2, 20, "both requests are counted")
     for route in ("/v1/models", "/metrics", "/health", "/version"):

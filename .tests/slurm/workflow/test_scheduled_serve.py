@@ -64,7 +64,7 @@ def test_endpoints_are_listed_and_stopped_from_the_login_node(checkout: Schedule
         assert f"ssh -N -L 8000:{address}:{port} " in pages[name] and "@LOGIN" in pages[name]
         code = pages[name].partition("curl --noproxy")[2].partition("\n\n")[0]
         asked = checkout.cluster.run(["bash", "-c", f"curl --noproxy{code}"], node=one["nodes"][0])
-        assert json.loads(asked.stdout)["choices"][0]["text"], asked.stderr
+        assert json.loads(asked.stdout)["choices"][0]["message"]["content"], asked.stderr
 
     stopped = servemark(checkout, "stop", "a")
     assert stopped.returncode == 0 and "a ended after" in stopped.stdout, stopped

@@ -7,7 +7,7 @@ import pytest
 
 from builders.paths import FIXTURES
 from servemark.diagnosis.startup_log import StartupLog
-from servemark.report import gather
+from servemark.report import attempts
 from servemark.verification import verify
 from servemark.verification.show import show
 from servemark.verification.unpack import unpacked
@@ -28,7 +28,7 @@ def test_archive_of_other_python_version_is_verified():
 
 def test_attempt_with_earlier_file_names_is_read():
     with unpacked(ARCHIVE) as archive:
-        (attempt,) = gather.read_attempts(archive.folder / "deployments" / "tutorial-tp4")
+        (attempt,) = attempts.read(archive.folder / "deployments" / "tutorial-tp4")
         assert not list(archive.folder.rglob("supervisor.json"))
     assert (attempt.outcome, attempt.failure) == ("ended as planned", None) and attempt.ended_at
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 import shlex
 import time
 from dataclasses import replace
@@ -70,7 +72,7 @@ def test_usage_counts_over_all_servers_since_first_reading():
 
 
 def test_how_to_use_has_everything_that_a_user_needs():
-    page = how_to_use.page(FACTS)
+    page = how_to_use.page(replace(FACTS, servers=("http://10.1.0.7:20004", "http://10.1.0.8:20004")))
     quoted = shlex.quote(str(FACTS.key_file))
     for fact in (
         "http://10.1.0.7:20003/v1",
@@ -82,6 +84,8 @@ def test_how_to_use_has_everything_that_a_user_needs():
         "/shared/checkout",
         "node07",
         "2027-01-15",
+        "http://10.1.0.7:20003/v1/models",
+        "http://10.1.0.7:20004/metrics, http://10.1.0.8:20004/metrics",
     ):
         assert fact in page, fact
 
@@ -97,8 +101,25 @@ def test_how_to_use_lists_what_the_key_does_not_protect():
     assert "HTTP" in shown and "HTTP" not in how_to_use.exposed(replace(FACTS, scheduled=False))
 
 
-def test_how_to_use_contains_a_complete_python_program():
-    code = how_to_use.page(FACTS).partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
+@pytest.mark.parametrize(
+    ("chat", "route", "call", "printed"),
+    [
+        (False, "completions", "client.completions.create", "response.choices[0].text"),
+        (True, "chat/completions", "client.chat.completions.create", "response.choices[0].message.content"),
+    ],
+)
+def test_how_to_use_has_complete_examples_for_the_route_of_the_model(chat, route, call, printed):
+    page = how_to_use.page(replace(FACTS, chat=chat))
+    (curl,) = re.findall(r"^curl .*?\n\n", page, re.MULTILINE | re.DOTALL)
+    words = shlex.split(curl.replace("@<(", "'@<(").replace(')") \\', ")\")' \\"))
+    assert f"{FACTS.url}/v1/{route}" in words and json.loads(words[-1]).keys() == {
+        "model",
+        "max_tokens",
+        "messages" if chat else "prompt",
+    }
+    code = page.partition(f"{how_to_use.PYTHON_BEGIN}\n")[2].partition(how_to_use.PYTHON_END)[0]
+    calls = {ast.unparse(node.func): node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
+    assert call in calls and ast.unparse(calls["print"].args[0]) == printed
     assert {ast.unparse(word.value) for word in ast.walk(ast.parse(code)) if isinstance(word, ast.keyword)} >= {
         repr(f"{FACTS.url}/v1"),
         f"Path({FACTS.key_file!r}).read_text().strip()",
@@ -122,6 +143,8 @@ class Place:
     def __init__(self, root: Path, told, monkeypatch):
         self.folder = root / "results" / RUN / "serving" / NAME
         self.told = told
+        self.model = root / "model"
+        self.model.mkdir()
         self.attempt = attempts.new(self.folder)
         spec = SupervisorSpec(
             deployment=NAME,
@@ -168,7 +191,8 @@ class Place:
             topology=Topology(), options={}, variables={}, points=(), key_parts={},
         )  # fmt: skip
         cluster = Cluster(deployment=NAME, job_id="42", nodes=(node,))
-        return Holding(stage_context(self.folder, self.told, plan), cluster, ready)
+        context = stage_context(self.folder, self.told, plan, manifest=SimpleNamespace(path=str(self.model)))
+        return Holding(context, cluster, ready)
 
     @property
     def status(self) -> EndpointStatus:
@@ -184,15 +208,17 @@ def place(tmp_path, told, monkeypatch) -> Place:
 def test_endpoint_is_served_until_supervisor_ends(place, monkeypatch, why):
     place.says("running")
     seen = []
+    (place.model / "chat_template.jinja").write_text("{{ messages }}")
 
     def a_beat_later(_: float) -> None:
-        seen.append((place.status, (place.folder / how_to_use.NAME).exists()))
+        seen.append((place.status, (place.folder / how_to_use.NAME).read_text()))
         place.says("ending", why)
 
     monkeypatch.setattr(hold, "time", SimpleNamespace(monotonic=time.monotonic, sleep=a_beat_later))
     held = place.holding().run()
-    ((status, page_there),) = seen
-    assert page_there and (status.state, status.job_id, status.nodes) == ("held", "42", ("node07",))
+    ((status, page),) = seen
+    assert "/v1/chat/completions" in page and "http://10.1.0.7:20003/metrics" in page
+    assert (status.state, status.job_id, status.nodes) == ("held", "42", ("node07",))
     assert status.ends_at == "2027-01-15T08:00:00+00:00", "the supervisor ends it before the allocation's end"
     assert (held.why, held.leftovers, held.since is not None) == (why, ("7 a process",), True)
     assert (place.status.state, place.status.why) == ("ended", why)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from builders.answering import server
-from servemark.deployment.readiness import ServerProbe, require_closed
+from servemark.deployment.probe import ServerProbe, require_closed
 from servemark.errors import StageFailed
 
 GOOD = (200, {"usage": {"completion_tokens": 1}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -165,13 +166,13 @@ def test_store_returns_intact_entries_only(tmp_path):
 def test_two_runs_may_store_one_check_at_once(tmp_path, monkeypatch):
     store, path = Checks(tmp_path / "ledger"), written(tmp_path / "r.json", result())
     kept = record(0.85, result=RESULT, result_sha256=file_sha256(path))
-    real = accuracy.os.rename
+    real = os.rename
 
     def second(source, target):
-        monkeypatch.setattr(accuracy.os, "rename", real)
+        monkeypatch.setattr(os, "rename", real)
         store.store(kept, path)
         real(source, target)
 
-    monkeypatch.setattr(accuracy.os, "rename", second)
+    monkeypatch.setattr(os, "rename", second)
     store.store(kept, path)
     assert store.find(kept.check.key) is not None and not list(store.root.glob("*/.draft-*"))

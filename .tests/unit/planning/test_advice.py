@@ -132,6 +132,12 @@ GIVEN = {
                                    ("tensor_parallel 8 spans nodes of 4 device(s)", "topology.replicas")),
     "pipeline": ({"nodes": 2, "tensor_parallel": 4, "pipeline_parallel": 2}, "pipeline_spans_nodes",
                  ("pipeline_parallel 2", "topology.replicas: 2")),
+    "fewer requests than stages": ({"load": (2, 3, 64), "pipeline_parallel": 4}, "stages_idle",
+                                   ("At concurrency 2, 3 ", "its 4 pipeline stages", "as few as 2)", "concurrency to 4 ")),
+    "fewer requests than the stages of replicas": (
+        {"load": (4,), "pipeline_parallel": 4, "replicas": 2}, "stages_idle", ("At concurrency 4 ", "as few as 2)", "concurrency to 8 ")),
+    "fewer requests than the stages of one replica": (
+        {"load": (point(3, ask="replica"),), "pipeline_parallel": 4, "replicas": 2}, "stages_idle", ("as few as 3)", "concurrency to 4 ")),
     "unknown attention": ({"model": UNKNOWN_ATTENTION, "load": (point(8, input_tokens=64, output_tokens=64),)}, "cache_not_estimated",
                           ("unknown attention: 'attn_type_list'", "roofline")),
     "one GPU for two": ({"tensor_parallel": 2}, "one_gpu_suffices",
@@ -236,6 +242,9 @@ NOT_GIVEN = {
     "no more requests than engines": {"data_parallel": 4, "load": (4,)},
     "experts spread over one engine": {"tensor_parallel": 4, "options": {"enable-expert-parallel": True}},
     "a pipeline inside a node": {"pipeline_parallel": 2},
+    "as many requests as stages": {"load": (4,), "pipeline_parallel": 4},
+    "as many requests as the stages of replicas": {"load": (8,), "pipeline_parallel": 4, "replicas": 2},
+    "a rate of requests for stages": {"load": (point(None, request_rate=9.0),), "pipeline_parallel": 4},
     "a model larger than a GPU": {"gpu": "NVIDIA A100-SXM4-40GB", "tensor_parallel": 4},
     "a load larger than the cache of one GPU": {"gpu": "NVIDIA GH200 480GB", "load": (800,), "tensor_parallel": 2},
     "a load larger than the cache of one GPU, which two replicas would hold": {

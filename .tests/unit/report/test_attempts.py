@@ -7,7 +7,7 @@ import pytest
 from builders import report_data
 from builders import report_data_parts as parts
 from servemark.records import DaemonState, Failure
-from servemark.report import gather
+from servemark.report import attempts
 from servemark.report.gaps import attempt_rows, gaps, made_good
 from servemark.report.gather import RunRecords
 from servemark.supervisor import SupervisorState
@@ -52,7 +52,7 @@ def start(folder, number=1, why="stop_requested", failure=None, nodes=("node02",
 )
 def test_attempt_has_outcome(folder, why, failure, outcome, named):
     start(folder, why=why, failure=failure)
-    (found,) = gather.read_attempts(folder)
+    (found,) = attempts.read(folder)
     assert (found.deployment, found.number, found.outcome) == ("plain", "001", outcome)
     assert named in found.how and found.how
     assert found.failure == failure
@@ -62,7 +62,7 @@ def test_attempt_times_and_nodes_come_from_processes_or_survey(folder):
     start(folder)
     start(folder, 2, surveyed=("node05", "node04"))
     start(folder, 3, nodes=())
-    first, second, third = gather.read_attempts(folder)
+    first, second, third = attempts.read(folder)
     assert (first.started_at, first.ended_at) == ("2026-03-04T10:08:00+00:00", "2026-03-04T11:00:00+00:00")
     assert first.nodes == ("node01", "node02"), "in the order of their start"
     assert second.nodes == ("node04", "node05")
@@ -73,14 +73,14 @@ def test_attempt_times_and_nodes_come_from_processes_or_survey(folder):
 def test_unreadable_attempt_does_not_hide_others(folder, text):
     (start(folder) / "supervisor.json").write_text(text)
     start(folder, 2)
-    first, second = gather.read_attempts(folder)
+    first, second = attempts.read(folder)
     assert (first.outcome, second.outcome) == ("unknown", "ended as planned") and "Error" in first.how
 
 
 def test_attempt_without_supervisor_state_is_unknown(folder):
-    assert gather.read_attempts(folder) == []
+    assert attempts.read(folder) == []
     (start(folder) / "supervisor.json").unlink()
-    assert gather.read_attempts(folder)[0].outcome == "unknown"
+    assert attempts.read(folder)[0].outcome == "unknown"
 
 
 def test_measurements_are_counted_by_attempt():

@@ -8,7 +8,7 @@ import pytest
 
 from builders import report_data_large
 from servemark.report import packed, page
-from servemark.verification import stated
+from servemark.verification import table_and_report
 
 ROWS = [{"load": 1, "p50": 0.1, "p99": None, "why": ""}, {"load": 2, "p50": None, "p99": None, "why": "x"}]
 
@@ -40,7 +40,7 @@ def test_damaged_table_is_refused(rows):
 def test_rounded_numbers_are_the_same_for_verify_and_counts_stay():
     values = {"a": [654.7334206995037, 1 / 3, 1.0000000005, 123456789012.75], "b": (12345678901, True, None, "1.23456789012345")}
     found = packed.rounded(values)
-    assert list(stated.compare("report.html", found, values)) == []
+    assert list(table_and_report.compare("report.html", found, values)) == []
     assert found["a"][0] == 654.7334207 and found["b"] == [12345678901, True, None, "1.23456789012345"]
 
 

@@ -167,7 +167,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/completions":
             self.complete(body)
         elif self.path == "/v1/chat/completions":
-            self.complete(body | {"prompt": chat_prompt(body["messages"]), "max_tokens": body.get("max_completion_tokens")}, chat=True)
+            most = body.get("max_completion_tokens") or body.get("max_tokens")
+            self.complete(body | {"prompt": chat_prompt(body["messages"]), "max_tokens": most}, chat=True)
         else:
             self.refuse(404, "Not Found")
 
@@ -204,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
                     self.stream(body, asked_tokens, count, usage, chunk_of_chat if chat else completion)
                 else:
                     text = "".join(self.tokens(count))
-                    self.reply(200, completion(body, text, reason, usage))
+                    self.reply(200, (chat_completion if chat else completion)(body, text, reason, usage))
             except (BrokenPipeError, ConnectionResetError):
                 reason = "abort"
                 self.close_connection = True  # the client closed the connection; vLLM aborts such a request silently
@@ -265,6 +266,12 @@ def chat_prompt(messages):
 def chunk_of_chat(body, text, finish_reason):
     choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": finish_reason}
     return completion(body, text, finish_reason) | {"object": "chat.completion.chunk", "choices": [choice]}
+
+
+def chat_completion(body, text, finish_reason, usage):
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
+    return completion(body, text, finish_reason, usage) | {"object": "chat.completion", "choices": [choice]}
 
 
 def completion(body, text, finish_reason, usage=None):

@@ -18,7 +18,7 @@ from servemark.records.comparison import ComparedSide
 from servemark.report import gather, table, views
 from servemark.report.comparable import Identity
 from servemark.report.gather import RunRecords
-from servemark.verification.opened import opened
+from servemark.verification.records import opened
 from servemark.weights import manifest as manifests
 
 Kind = Literal["folder", "archive", "reference"]

@@ -81,8 +81,8 @@ class Load(Strict):
     )
     clients: Clients = Field(
         default=1,
-        description="client processes that share the load of each point; `auto`: one for every 128 of its concurrency, at most half of the "
-        "cluster file's `cpus_per_node` (no limit if that is not set); one with a request rate alone",
+        description="client processes that share the load of each point. `auto`: one for every 128 of its concurrency, and one if there is "
+        "only a request rate. At most half of the cluster file's `cpus_per_node`, if that is set",
     )
 
     slo: Slo | None = Field(

@@ -22,6 +22,7 @@ from servemark.planning import exposure
 from servemark.processes import identity
 from servemark.records import Cluster, EndpointStatus, Failure, Held, Ready, utc_now, write_atomically
 from servemark.supervisor import ownership
+from servemark.weights import chat_template
 
 STAGE = "hold_endpoint"
 STATUS = "status.json"
@@ -174,6 +175,8 @@ class Holding:
             user=getpass.getuser(),
             checkout=str(Path.cwd()),
             scheduled=supervisor.read_spec(attempt).machine_lock is None,
+            servers=tuple(server.url for server in ready.servers),
+            chat=chat_template.fault(Path(self.here.manifest.path), self.here.plan.options) is None,
             ends_at=attempts.planned_end(ready),
             exposed=exposure.notes(self.here.plan.topology, exclusive=site is None or site.exclusive),
         )

@@ -22,6 +22,8 @@ TUNNEL_PORT = 8000
 # A network that drops packets gives no error; one that works connects within milliseconds.
 CONNECT_S = 3.0
 SSH_PORT = 22
+# Output tokens of the examples. A model that reasons needs more than a few before it responds.
+COMPLETION_TOKENS, CHAT_TOKENS = 16, 128
 # The page's Python program stands between these lines.
 PYTHON_BEGIN, PYTHON_END = "--- begin Python ---", "--- end Python ---"
 
@@ -42,6 +44,8 @@ class Facts:
     Args:
         key_file: absolute path of the 0600 file with the API key.
         node: name of the node with the public address.
+        servers: addresses of the vLLM servers. A router does not pass their metrics on.
+        chat: the model has a chat template, so the examples use the chat route.
         scheduled: the endpoint runs in a Slurm job, behind a login node.
         ends_at: seconds since 1970; None: no time limit.
         exposed: what other users can read or write without the API key; see :mod:`servemark.planning.exposure`.
@@ -57,6 +61,8 @@ class Facts:
     user: str
     checkout: str
     scheduled: bool
+    servers: tuple[str, ...] = ()
+    chat: bool = False
     ends_at: float | None = None
     exposed: tuple[str, ...] = ()
     blocked: Blocked | None = None
@@ -66,7 +72,14 @@ def page(facts: Facts) -> str:
     """Return the page. It holds no API key, and none of its commands puts the key on a command line, where other users could see it."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701 - plain text
     environment.filters |= {"sh": shlex.quote, "repr": repr}
-    values = {"address": urlsplit(facts.url), "lives": how_long(facts.ends_at), "local_port": TUNNEL_PORT, "unprotected": exposed(facts)}
+    values = {
+        "address": urlsplit(facts.url),
+        "lives": how_long(facts.ends_at),
+        "local_port": TUNNEL_PORT,
+        "unprotected": exposed(facts),
+        "metrics": ", ".join(f"{server}/metrics" for server in facts.servers),
+        "most": CHAT_TOKENS if facts.chat else COMPLETION_TOKENS,
+    }
     tunnel = tunnel_lines(facts, facts.blocked) if facts.blocked else []
     return environment.from_string(Path(__file__).with_name(NAME).read_text(encoding="utf-8")).render(vars(facts) | values, tunnel=tunnel)
 

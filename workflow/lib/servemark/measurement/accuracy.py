@@ -7,16 +7,14 @@ new run.
 
 import json
 import math
-import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from servemark.errors import ServemarkError
-from servemark.measurement.ledger import file_sha256, link_or_copy
+from servemark.measurement.ledger import file_sha256, link_or_copy, store_entry
 from servemark.measurement.reasons import reason
 from servemark.records import Accuracy, AskedCheck, Measurement
 from servemark.records.restarts import configured
@@ -164,25 +162,18 @@ class Checks:
     def store(self, record: Accuracy, result: Path) -> None:
         """Store a finished check; a damaged entry is replaced."""
         entry = self._entry(record.check.key)
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".draft-"))
-        try:
-            draft.chmod(0o755)
+
+        def fill(draft: Path) -> None:
             link_or_copy(result, draft / RESULT)
             record.write(draft / RECORD)
-            while True:
-                try:
-                    os.rename(draft, entry)
-                    break
-                except OSError:
-                    if not entry.exists():
-                        raise
-                # Another run may have stored the same check. Only a damaged entry is replaced.
-                if self.find(record.check.key) is not None:
-                    break
+
+        def existing() -> tuple[Accuracy, Path] | None:
+            found = self.find(record.check.key)
+            if found is None:
                 shutil.rmtree(entry, ignore_errors=True)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            return found
+
+        store_entry(entry, fill, existing)
 
     def _entry(self, key: str) -> Path:
         return self.root / key[:2] / key

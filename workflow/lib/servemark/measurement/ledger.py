@@ -9,15 +9,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from servemark.errors import ServemarkError
 from servemark.records import Measurement, write_atomically
 
 RECORD, RAW = "measurement.json", "raw.json"
 KEEPABLE = ("VALID", "SUSPECT")
+Entry = TypeVar("Entry")
 PASSING = frozenset({"foreign_process", "foreign_requests", "gpus_waited", "interrupted", "stalled"})
 """Reasons that depend on the moment of the measurement and not on the load: a later run must not reuse such results.
 
@@ -86,24 +88,12 @@ class Ledger:
         if file_sha256(raw_path) != record.raw_sha256:
             raise ValueError(f"{raw_path} is not the raw file that the record names")
         entry = self._entry(key)
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".draft-"))
-        try:
-            draft.chmod(0o755)
+
+        def fill(draft: Path) -> None:
             link_or_copy(raw_path, draft / RAW)
             record.write(draft / RECORD)
-            while True:
-                try:
-                    os.rename(draft, entry)
-                    break
-                except OSError:
-                    if not entry.exists():
-                        raise
-                if stored := self.find(key):
-                    return stored
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return StoredMeasurement(record, entry / RAW)
+
+        return store_entry(entry, fill, lambda: self.find(key)) or StoredMeasurement(record, entry / RAW)
 
     def forget(self, key: str, raw_sha256: str | None) -> None:
         """Move an entry aside if its results have this sha256: the current thresholds reject it, and its point must be measured again."""
@@ -150,6 +140,35 @@ class Ledger:
         else:
             what = str(error).splitlines()[0]
             self.warnings.append(f"A stored measurement cannot be used: {what} servemark moved it to {place} and measures its point again.")
+
+
+def store_entry(entry: Path, fill: Callable[[Path], None], existing: Callable[[], Entry | None]) -> Entry | None:
+    """Store an entry by one rename, so that it is complete or absent.
+
+    Args:
+        entry: the entry's folder.
+        fill: write the entry's files into a draft folder next to it.
+        existing: return the usable entry that another job has stored meanwhile; remove a damaged one and return None.
+
+    Returns:
+        The existing entry; None if this one was stored.
+    """
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".draft-"))
+    try:
+        draft.chmod(0o755)
+        fill(draft)
+        while True:
+            try:
+                os.rename(draft, entry)
+                return None
+            except OSError:
+                if not entry.exists():
+                    raise
+            if (found := existing()) is not None:
+                return found
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def link_or_copy(source: Path, destination: Path) -> None:

@@ -107,12 +107,12 @@ def _open_loop(good: Sequence[Request]) -> Span | str:
 def _closed_loop(clients: Sequence[Results], concurrency: int) -> Span | str:
     """Return the time from the end of every slot's first request until a slot finds no more work.
 
-    vLLM's client lists requests in the order in which they get a slot (a semaphore in ``benchmark`` of vllm/benchmarks/serve.py), so the
+    vLLM's client lists requests in the order in which they get a slot (a semaphore in ``benchmark`` of vllm/benchmarks/serve.py). So the
     first ``slots`` of a process are the first requests of its slots, also if they start one after another.
 
-    The windows of the throughput are whole cycles of the slots: in the window from the start of request i to that of request ``i + m *
-    concurrency``, each slot sends ``m`` requests on average. All windows count between the moment at which every slot is busy and one has
-    sent its second request, and the last start.
+    The windows of the throughput are whole cycles of the slots. A window lasts from the start of request i to that of request ``i + m *
+    concurrency``; in it, each slot sends ``m`` requests on average. Windows begin once every slot is busy and one has sent its second
+    request. They end at the last start or before.
     """
     begin, end, full, until, starts = -math.inf, math.inf, -math.inf, math.inf, []
     for number, client in enumerate(clients):

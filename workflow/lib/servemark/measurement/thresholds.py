@@ -1,7 +1,12 @@
 """The limits of a measurement's verdict, as the configuration has them under ``verdict``.
 
-Each limit has an allowed range, so that no value makes every result VALID: at most half of requests, tokens, rate or concurrency may be
-missing, each slot serves one request or more, and nine tenths of the tokens or of a client's core are the most that may be odd or busy.
+Each limit has an allowed range, so that no value makes every result VALID:
+
+* at most half of requests, tokens, rate or concurrency may be missing
+* each slot serves one request or more
+* at most nine tenths of the tokens may arrive in bursts, and of the chunks be missing
+* a client may use at most nine tenths of its core
+
 Only the duration and the load of other processes may be left unchecked.
 """
 

@@ -64,6 +64,13 @@ def one_gpu_suffices(demand: Demand) -> Found:
     }
 
 
+def stages_idle(demand: Demand) -> Found:
+    """Detect fewer requests in flight on an engine than it has pipeline stages: a request that generates is in one stage at a time."""
+    stages = demand.topology.pipeline_parallel
+    few = [point for point in demand.closed if demand.share(point) < stages]
+    return bool(few) and {"loads": _loads(few), "least": min(map(demand.share, few)), "enough": stages * max(map(demand.engines, few))}
+
+
 def queueing(demand: Demand) -> Found:
     """Detect more requests in flight than an engine runs (vllm/v1/core/sched/scheduler.py, max_num_seqs, 0.32.0)."""
     over = [point for point in demand.closed if demand.share(point) > demand.max_num_seqs]
@@ -160,6 +167,7 @@ CONDITIONS: dict[str, Callable[[Demand], Found]] = {
     "pipeline_spans_nodes": lambda demand: (
         demand.cuda and demand.topology.nodes > demand.topology.replicas and demand.topology.pipeline_parallel > 1
     ),
+    "stages_idle": stages_idle,
     "one_gpu_suffices": one_gpu_suffices,
     "data_parallel_instead": data_parallel_instead,
     "replicas_in_turn": lambda demand: demand.topology.replicas > 1 and demand.topology.routing == "round_robin" and demand.over_engines,

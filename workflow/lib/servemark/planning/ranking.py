@@ -27,8 +27,8 @@ from servemark.weights.architecture import Architecture
 MAX_NODES = 32
 """Nodes up to which the fewest are searched for if their number is not given."""
 ADVICE = (
-    "pipeline_spans_nodes", "one_gpu_suffices", "data_parallel_instead", "replicas_in_turn", "engines_uneven", "queueing",
-    "cache_too_small",
+    "pipeline_spans_nodes", "stages_idle", "one_gpu_suffices", "data_parallel_instead", "replicas_in_turn", "engines_uneven",
+    "queueing", "cache_too_small",
 )  # fmt: skip
 """Advice that concerns the choice of a topology; a plan has more."""
 TARGETS = ("ttft_ms", "tpot_ms", "e2el_ms")

@@ -8,35 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from servemark import __version__, records, supervisor
-from servemark.deployment import attempts
+from servemark import __version__, records
 from servemark.errors import ServemarkError
 from servemark.machine import git_state
 from servemark.measurement import accuracy, repetitions, slo
-from servemark.measurement.reasons import OUTSIDE
 from servemark.measurement.slo import Attainment
-from servemark.records import Failure, Measurement, RecordT
+from servemark.records import Measurement, RecordT
 from servemark.records.restarts import MOST, configured, start_names
-from servemark.report import distributions, measured, timelines
+from servemark.report import attempts, distributions, measured, timelines
+from servemark.report.attempts import Attempt
 from servemark.report.distributions import Distribution
-
-Outcome = Literal["ended as planned", "failed", "interrupted", "unknown"]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start of a deployment. ``how`` explains ``outcome`` in a few words. Times are UTC, or None without a start or an end."""
-
-    deployment: str
-    number: str
-    outcome: Outcome
-    how: str
-    started_at: str | None = None
-    ended_at: str | None = None
-    nodes: tuple[str, ...] = ()
-    failure: Failure | None = None
 
 
 class PointFiles(NamedTuple):
@@ -251,48 +234,12 @@ def _deployment(found: RunRecords, name: str) -> None:
     _into(found, records.Startup, found.startups, f"{place}/startup.json")
     _into(found, records.Stopped, found.stopped, f"{place}/stopped.json")
     _into(found, records.Accounting, found.accounts, f"{place}/accounting.json")
-    found.attempts += read_attempts(found.folder / place)
+    found.attempts += attempts.read(found.folder / place)
     for path in sorted((found.folder / place).glob(f"attempts/*/{git_state.NAME}")):
         if noted := found.take(records.Sources, path.relative_to(found.folder).as_posix()):
             found.sources = list(dict.fromkeys([*found.sources, noted.model_copy(update={"configuration": ()})]))
     for point in plan.points:
         _point(found, place, name, point)
-
-
-def read_attempts(deployment: Path) -> list[Attempt]:
-    """Return the attempts in a deployment's folder, oldest first."""
-    return [_attempt(deployment.name, folder) for folder in attempts.every(deployment)]
-
-
-def _attempt(deployment: str, folder: Path) -> Attempt:
-    """Return one attempt; if its files cannot be read, an attempt with outcome "unknown"."""
-    try:
-        state, daemons, failure = supervisor.read_state(folder), supervisor.read_daemons(folder), attempts.noted_failure(folder)
-        surveyed = sorted(path.stem for path in (folder / "survey" / "look").glob("*.json"))
-        return Attempt(
-            deployment,
-            folder.name,
-            *_ending(state, failure),
-            started_at=min((daemon.started_at for daemon in daemons if daemon.started_at), default=None),
-            ended_at=state.ended_at if state else None,
-            nodes=tuple(surveyed or dict.fromkeys(daemon.node for daemon in daemons if daemon.node)),
-            failure=failure,
-        )
-    except (OSError, ValueError, RecursionError) as error:
-        return Attempt(deployment, folder.name, "unknown", f"its files cannot be read: {type(error).__name__}")
-
-
-def _ending(state: supervisor.SupervisorState | None, failure: Failure | None) -> tuple[Outcome, str]:
-    if failure:
-        return "interrupted" if failure.reason in OUTSIDE else "failed", f"{failure.stage}: {failure.reason}"
-    if state is None or not state.why:
-        return "unknown", f"last state of its supervisor: {state.state}" if state else "its supervisor recorded no state"
-    if state.why == "stop_requested":
-        return "ended as planned", "stopped after its last load point"
-    if state.why == "lifeline_ended":
-        return "interrupted", "the run was interrupted or killed, or its node was lost"
-    kind, _, process = state.why.partition(":")
-    return ("failed", f"{process} exited") if kind == "daemon_ended" else ("interrupted", state.why)
 
 
 def _point(found: RunRecords, place: str, deployment: str, point: records.PlannedPoint) -> None:

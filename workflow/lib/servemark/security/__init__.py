@@ -1,1 +1,1 @@
-"""What looks like a secret: names, scan, redaction."""
+"""What looks like a secret: scan, redaction. The names that suggest one are in ``secret_names`` of the Slurm executor."""

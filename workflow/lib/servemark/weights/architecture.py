@@ -212,7 +212,10 @@ class Architecture:
 
     @property
     def attention_operations(self) -> tuple[int, int]:
-        """Operations of one layer's attention for a token and each token that it attends to: (of an output token, of a prompt's token)."""
+        """Operations of one layer's attention, for each pair of a token and one that it attends to.
+
+        The first number is for output tokens, the second for prompt tokens.
+        """
         if self.latent:
             made, read = self.latent.products
             return 2 * self.heads * made, 2 * self.heads * read

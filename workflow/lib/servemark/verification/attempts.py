@@ -17,7 +17,7 @@ from servemark.measurement.key import PLACE_OPTIONS
 from servemark.records import DaemonState, LoadPoint, Measurement, Startup, Topology
 from servemark.report import measured
 from servemark.report.gather import RunRecords
-from servemark.verification import logged
+from servemark.verification import server_log
 from servemark.verification.facts import Finding, NotChecked, Stated, arguments, differ, guarded, words
 
 _ATTEMPT = re.compile(r"results/(?P<run>[^/]+)/(?P<place>deployments/[^/]+/attempts/\d{3,9})")
@@ -121,7 +121,7 @@ def _attempt(found: RunRecords, place: str, records: Sequence[Measurement]) -> I
         seen.append(parts)
         for server in servers:
             yield from _served(what, record, place, server)
-            yield from logged.check(found, what, record, place, server)
+            yield from server_log.check(found, what, record, place, server)
         if startup:
             yield from _nodes(found, what, record, place, startup)
 
@@ -194,7 +194,7 @@ def _nodes(found: RunRecords, what: str, record: Measurement, place: str, startu
         yield from differ(f"{what}: node {node.name}: hardware", Stated(file, node.kind), hardware, common=True)
         for check in checks:
             # A node states the version of the installed package, 0.32.0+cpu; the check that of the module, 0.32.0.
-            stated, versions = ({name: logged.public(getattr(of, name)) for name in ("vllm", "ray")} for of in (node, check))
+            stated, versions = ({name: server_log.public(getattr(of, name)) for name in ("vllm", "ray")} for of in (node, check))
             there = Stated(f"environments/{check.name}/check.json", versions)
             yield from differ(f"{what}: node {node.name}", Stated(file, stated), there)
 

@@ -12,7 +12,7 @@ from servemark.measurement.ledger import file_sha256
 from servemark.records import Accuracy, AskedCheck, PlannedCheck
 from servemark.report import accuracies
 from servemark.report.gather import RunRecords
-from servemark.verification import checked
+from servemark.verification import accuracy as check
 
 ASKED = AskedCheck(name="capitals", limit=5, lock="a" * 64)
 RESULT = {
@@ -44,7 +44,7 @@ def found(tmp_path):
 
 
 def wrong(run) -> list[str]:
-    return [str(finding) for finding in checked.check(run)]
+    return [str(finding) for finding in check.check(run)]
 
 
 def change(run, **changes) -> None:

@@ -1,6 +1,6 @@
 """Check that each search follows from its measurements: its trials, their order, its bracket.
 
-Without per-request results (``opened.opened``), each trial has the ratio of latency to target that its record states. All else is checked.
+Without per-request results (``records.opened``), each trial has the ratio of latency to target that its record states. All else is checked.
 """
 
 from collections.abc import Iterator

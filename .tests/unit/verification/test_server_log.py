@@ -2,7 +2,7 @@
 
 import pytest
 
-from servemark.verification.logged import read
+from servemark.verification.server_log import read
 
 CONFIGURATION = "{'pass_config': {'fuse_allreduce_rms': False}, 'dynamic_shapes_config': {'type': <DynamicShapesType.BACKED: 'backed'>}}"
 

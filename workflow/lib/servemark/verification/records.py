@@ -6,8 +6,9 @@ from pathlib import Path
 from servemark.archive.seal import MANIFEST
 from servemark.report import gather
 from servemark.report.gather import RunRecords
-from servemark.verification import contradictions, printable, refused, sealed
+from servemark.verification import sealed
 from servemark.verification.unpack import unpacked
+from servemark.verification.verify import contradictions, printable, refused
 
 _TIMELINE = re.compile(r"deployments/[^/]+/attempts/[^/]+/timelines/")
 

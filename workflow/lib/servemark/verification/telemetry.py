@@ -11,7 +11,7 @@ from servemark.measurement.samples import Window
 from servemark.records import Measurement, Telemetry
 from servemark.report import timelines
 from servemark.report.gather import RunRecords, locate
-from servemark.verification.stated import Difference, compare
+from servemark.verification.table_and_report import Difference, compare
 
 CLOCK_S = 0.002
 """Both ends of a load are rounded to milliseconds."""

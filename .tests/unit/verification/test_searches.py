@@ -11,8 +11,8 @@ from builders.searched_run import searched
 from servemark.cli import main as cli
 from servemark.records import Search
 from servemark.report import gather
-from servemark.verification import searched as check
-from servemark.verification.opened import opened
+from servemark.verification import searches as check
+from servemark.verification.records import opened
 
 WORKLOAD = "timelines"
 """The name of a folder in every attempt, which ``opened`` skips."""
@@ -34,7 +34,7 @@ def without_requests(run):
 
 
 def problems(found, change):
-    """Return what ``searched.check`` finds after a change of the search on ``plain``."""
+    """Return what ``searches.check`` finds after a change of the search on ``plain``."""
     (search,) = found.searches["plain"]
     data = search.model_dump(mode="json")
     change(data)
