@@ -17,7 +17,7 @@ def test_text_and_list_give_the_same_words():
 @pytest.mark.parametrize(
     "value",
     [
-        5, True, {"run": "cp"}, "cp 'open", "cp {archiv} /x", ["", "x"], " ' ' x", "cp {archive} /x\nrm /y",
+        5, True, {"run": "cp"}, "cp 'open", "cp {file} /x", ["", "x"], " ' ' x", "cp {archive} /x\nrm /y",
         ["curl", "-H", "Authorization: Bearer abcdefghij0123456789", "{archive}"],
     ],
 )  # fmt: skip

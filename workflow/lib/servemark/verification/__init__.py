@@ -11,6 +11,6 @@ It does not prove who sealed the archive. For that, check its signature (``archi
 manifest, with the one from the sender.
 """
 
-from servemark.verification.verify import Verification, contradictions, printable, refused, verify
+from servemark.verification.whole_archive import Verification, contradictions, printable, refused, verify
 
 __all__ = ["Verification", "contradictions", "printable", "refused", "verify"]

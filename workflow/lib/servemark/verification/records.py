@@ -8,7 +8,7 @@ from servemark.report import gather
 from servemark.report.gather import RunRecords
 from servemark.verification import sealed
 from servemark.verification.unpack import unpacked
-from servemark.verification.verify import contradictions, printable, refused
+from servemark.verification.whole_archive import contradictions, printable, refused
 
 _TIMELINE = re.compile(r"deployments/[^/]+/attempts/[^/]+/timelines/")
 
