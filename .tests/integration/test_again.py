@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 
 import pytest
 
-from integration.harness import Checkout
+from integration.harness import RUN, Checkout
+from servemark import verification
 
 # Requests of one load point: the measured ones and one warm-up; each start of a server adds one, the readiness check.
 POINT = 7
@@ -42,7 +45,25 @@ def test_added_concurrency_measures_only_its_points(measured: Checkout):
     measured.assert_all_dead(seconds=2)
 
 
-@pytest.mark.parametrize("file", ["raw.json", "measurement.json"])
+def test_chosen_points_are_measured_again_and_others_are_kept(measured: Checkout):
+    before, other = measured.started_at("a"), measured.digests("b")
+    command = [sys.executable, "-m", "servemark.cli", "remeasure", RUN, "a/chat-c1-*"]
+    said = subprocess.run(command, cwd=measured.path, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    after = measured.started_at("a")
+    assert after["chat-c1-r1"] > before["chat-c1-r1"] and after["chat-c2-r1"] == before["chat-c2-r1"]
+    assert measured.digests("b") == other
+    (replaced,) = (measured.results / "ledger" / "replaced").glob("a-chat-c1-r1-*")
+    assert json.loads((replaced / "chat-c1-r1.json").read_text())["started_at"] == before["chat-c1-r1"]
+    assert verification.verify(measured.results / "archive" / f"{RUN}.tar.zst").wrong == ()
+    measured.assert_all_dead(seconds=2)
+
+
+@pytest.mark.parametrize("file", [pytest.param("raw.json", marks=pytest.mark.full), "measurement.json"])
 def test_damaged_ledger_entry_is_measured_again(measured: Checkout, file: str):
     before, other = measured.started_at("a"), measured.digests("b")
     key = measured.points("a")["chat-c1-r1"]["key"]

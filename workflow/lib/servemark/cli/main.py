@@ -54,6 +54,16 @@ def stop(name: str, run: str | None) -> None:
     stopping.stop(RESULTS, name, run, lambda text: print(text, flush=True))
 
 
+def remeasure(run: str, patterns: Sequence[str]) -> None:
+    """Set points aside and print what the next run measures again."""
+    from servemark.cli import remeasure as again
+
+    found = again.remeasure(RESULTS / run, patterns)
+    for name, place in found.items():
+        print(f"{name}: earlier results are now in {place}")
+    print(f"Rerun the command of this run. It measures {len(found)} point(s) again.")
+
+
 def bundle(given: argparse.Namespace) -> None:
     """Collect the wheels of a lock file in a folder."""
 
@@ -178,6 +188,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("name", help="name of the deployment in `servemark status`")
     one.add_argument("--run", help="name of the run, if several runs have a deployment NAME")
     one.set_defaults(do=lambda given: stop(given.name, given.run))
+    one = commands.add_parser("remeasure", help="set results of load points aside, so that the next run measures these points again")
+    one.add_argument("run", metavar="RUN", help="name of the run")
+    one.add_argument("points", metavar="POINT", nargs="+", help="deployment/point, in quotes with * and ?, such as 'plain/chat-c8-*'")
+    one.set_defaults(do=lambda given: remeasure(given.run, given.points))
     one = commands.add_parser("ticket", help="pack one tar file about a run for the cluster's support")
     one.add_argument("run", help="name of the run")
     one.add_argument("-o", "--output", type=Path, help="the file to write; default servemark-ticket-RUN.tar.gz")

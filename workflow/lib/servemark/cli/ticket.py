@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from servemark import __version__, supervisor
+from servemark.cli import runs
 from servemark.deployment import attempts
-from servemark.errors import ServemarkError
 from servemark.machine import git_state
 from servemark.processes import identity
 from servemark.records import utc_now, write_atomically
@@ -35,22 +35,13 @@ _SACCT = "JobID,JobName,State,ExitCode,Reason,Partition,NNodes,NodeList,AllocTRE
 _NAMED = re.compile(r'"([^"\n]+)": "([^"\n]+)"')
 
 
-class NoSuchRun(ServemarkError):
-    """The requested run has no results here."""
-
-    exit_code = 2
-    default_reason = "no_such_run"
-
-
 def write(run_folder: Path, output: Path, longest: int = LONGEST) -> dict[str, int]:
     """Write the tar, readable by this user alone; return how many secrets of each kind were replaced.
 
     Raises:
         NoSuchRun: there is no such run.
     """
-    if not (run_folder / "config.json").exists():
-        there = ", ".join(sorted(path.parent.name for path in run_folder.parent.glob("*/config.json"))) or "none"
-        raise NoSuchRun(f"There is no run {run_folder.name!r} here; there are: {there}.", do="Call it in the checkout.")
+    runs.require(run_folder)
     keys = [path.read_text() for name in supervisor.SECRETS for path in run_folder.glob(f"*/*/attempts/*/{name}")]
     redact, left_out, size = Redactor([*keys, *hub_token.stored()]), [], 0
     members: dict[str, bytes] = {}

@@ -4,6 +4,7 @@ An entry is a folder ``<root>/<first two digits of the key>/<key>/`` with ``meas
 next to it and renames the draft, so an entry is complete or absent, even if two jobs store the same key at once.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -100,6 +101,12 @@ class Ledger:
         entry = self._entry(key)
         if raw_sha256 and (entry / RAW).exists() and file_sha256(entry / RAW) == raw_sha256:
             self._set_aside(entry, ServemarkError("It is INVALID by the current thresholds."))
+
+    def take_out(self, key: str, folder: Path) -> None:
+        """Move an entry, good or damaged, into ``folder`` on the same disk; do nothing without one."""
+        entry = self._entry(key)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(entry, folder / entry.name)
 
     def has(self, key: str) -> bool:
         """Return whether both files of an entry exist, good or damaged; read nothing."""

@@ -211,8 +211,7 @@ def _details(moved: Sequence[Decision], holes: Sequence[Decision], rejected: Pat
         parts += [
             f"Permanent gaps ({len(holes)}): points without results. The report names them, and the next run does not measure them.",
             *_rows(holes),
-            f"To measure such a point again after fixing its cause, delete {rejected.parent}/deployments/DEPLOYMENT/points/POINT.json and "
-            f"{rejected}/DEPLOYMENT/POINT.*",
+            f"To measure such a point again after fixing its cause, run `servemark remeasure {rejected.parent.name} DEPLOYMENT/POINT`.",
         ]
     return "\n".join(parts)
 
