@@ -9,13 +9,15 @@ import pytest
 
 from builders import report_data
 from builders.deployed import HARDWARE
+from builders.loads import load
 from builders.planning import CHECK, CLUSTER, GPUS, KNOWN, point
 from servemark.errors import PlanRefused
 from servemark.launch.random_weights import LOAD_FORMAT
 from servemark.measurement import key
+from servemark.planning import legality
 from servemark.planning.advice_data import SENTENCES
 from servemark.planning.plan_deployment import refused_options
-from servemark.records import Argument, Gpu, Plan
+from servemark.records import Argument, Gpu, Plan, StagedPrompts
 from servemark.weights import builtin
 
 
@@ -165,6 +167,14 @@ def test_workload_longer_than_max_model_len_is_refused(planned, lengths, options
     with pytest.raises(PlanRefused) as refused:
         planned(points=asked)
     assert words in refused.value.what and refused.value.what.count("workloads.chat") == 1
+
+
+def test_too_long_row_is_no_claim_about_every_request():
+    random = load(input_tokens=480, output_tokens=33)
+    staged = random.model_copy(update={"prompts": StagedPrompts(dataset="staged", name="d", input_tokens=480, output_tokens=33)})
+    texts = [legality.too_long({"chat": one}, 512) for one in (random, staged)]
+    assert all(len(text) == 1 and "480 + 33 = 513 " in text[0] for text in texts) and texts[0] != texts[1]
+    assert legality.too_long({"chat": staged}, 513) == ()
 
 
 GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
 from servemark.planning.options import in_words
-from servemark.records import LoadPoint, Topology
+from servemark.records import LoadPoint, StagedPrompts, Topology
 from servemark.weights.architecture import Architecture
 
 
@@ -86,14 +86,23 @@ def not_on_cpu(
 
 
 def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> tuple[str, ...]:
-    """Return a sentence for each workload whose every request the server would refuse.
+    """Return a sentence for each workload with requests that the server would refuse: all of them, or the longest rows of a dataset.
 
     vLLM responds with 400 if a prompt is longer than max-model-len less the output tokens (vllm/renderers/params.py, 0.32.0).
     ``workloads``: one load point of each, by name; ``max_model_len``: of the options, None if vLLM derives it.
     """
+
+    def sentence(name: str, load: LoadPoint) -> str:
+        staged = isinstance(load.prompts, StagedPrompts)
+        needs, refused = ("has a row that needs", "longer rows") if staged else ("needs", "every request")
+        other = "a dataset without these rows" if staged else "other `workloads` for this deployment"
+        return (
+            f"workloads.{name} {needs} {in_words(load)}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to {refused}; "
+            f"legal here: {load.request_tokens} and more, or {other}."
+        )
+
     return tuple(
-        f"workloads.{name} needs {in_words(load)}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to every request; "
-        f"legal here: {load.request_tokens} and more, or other `workloads` for this deployment."
+        sentence(name, load)
         for name, load in sorted(workloads.items())
         if max_model_len is not None and load.request_tokens > max_model_len
     )
