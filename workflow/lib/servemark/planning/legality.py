@@ -97,8 +97,8 @@ def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> t
         needs, refused = ("has a row that needs", "longer rows") if staged else ("needs", "every request")
         other = "a dataset without these rows" if staged else "other `workloads` for this deployment"
         return (
-            f"workloads.{name} {needs} {in_words(load)}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to {refused}; "
-            f"legal here: {load.request_tokens} and more, or {other}."
+            f"workloads.{name} {needs} {in_words(load)}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to "
+            f"{refused}; legal here: {load.request_tokens} and more, or {other}."
         )
 
     return tuple(
