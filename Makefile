@@ -34,8 +34,8 @@ test: test-standin test-real
 test-standin: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
-# With `make test`, one after another. With `make --jobs=2 test test-slurm`, the stand-in tests run beside the other two: these wait for
-# their servers most of the time.
+# With `make test`, one after another. With `make --jobs=2 test test-slurm`, the stand-in tests run in parallel with the other two,
+# which wait for their servers most of the time.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
 test-real: $(if $(filter test-slurm,$(MAKECMDGOALS)),test-slurm,test-standin)
 endif

@@ -40,7 +40,7 @@ CODE = (
     "deployment/executors/mp.py",
     "deployment/executors/ray.py",
 )
-"""Files below the library, or FILE:NAME for one function, class or value: the client, then what servers get without being asked."""
+"""Files below the library, or FILE:NAME for one function, class or value. First the client, then what servers always get."""
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 # Python 3.12 splits a formatted text into several tokens.
 _BEGIN, _END = (getattr(tokenize, f"FSTRING_{name}", None) for name in ("START", "END"))

@@ -61,7 +61,7 @@ def remeasure(run: str, patterns: Sequence[str]) -> None:
     found = again.remeasure(RESULTS / run, patterns)
     for name, place in found.items():
         print(f"{name}: earlier results are now in {place}")
-    print(f"Rerun the command of this run. It measures {len(found)} point(s) again.")
+    print(f"Rerun the command that started this run: it measures {len(found)} point(s) again.")
 
 
 def bundle(given: argparse.Namespace) -> None:

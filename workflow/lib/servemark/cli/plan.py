@@ -106,8 +106,8 @@ def _asked(given: argparse.Namespace) -> Asked:
     output = max(1, context // 2) if given.output_tokens is None else given.output_tokens
     if not 1 <= output < context:
         raise ConfigError(
-            f"A request of {context} tokens (--context) cannot have {output} output tokens (--output-tokens) and a prompt.",
-            do="Give --context of 2 or more, and a smaller --output-tokens of 1 or more.",
+            f"--output-tokens is {output} and --context is {context}; a request needs at least one token of both prompt and output.",
+            do="Set --output-tokens to 1 or more, and --context to more than that.",
             reason="bad_number",
         )
     options = {"max-model-len": context, **own}
@@ -164,8 +164,8 @@ def _longest(options: dict[str, Any]) -> int | None:
     except PlanRefused:
         found = 0
     if found is not None and not 1 <= found <= most:
-        what = f"--option max-model-len is {options['max-model-len']!r}."
-        raise ConfigError(what, do=f"Give a number from 1 to {most:,}, or auto.", reason="bad_number")
+        what = f"--option max-model-len is {options['max-model-len']!r}, which is no whole number from 1 to {most:,}."
+        raise ConfigError(what, do="Give such a number, or auto.", reason="bad_number")
     return found
 
 

@@ -57,7 +57,7 @@ def _summary(found: Ranking) -> Iterator[str]:
         whole, some = fewest.world_size == first.world_size, " without pipeline stages inside a node"
         yield f"{_size(first)}: the fewest that hold the model and the load{targets}{'' if whole else some}."
         if not whole:
-            yield f"With pipeline stages inside a node, {_size(fewest)} hold them."
+            yield f"With pipeline stages inside a node, {_size(fewest)} suffice."
     elif found.missed:
         yield f"No topology on {found.nodes} node(s) can meet the targets; {len(found.missed)} topologies hold the model and the load."
     else:

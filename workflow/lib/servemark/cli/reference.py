@@ -204,7 +204,7 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _usage(action: argparse.Action) -> str:
     value = str(action.metavar or action.dest.upper())
     if not action.option_strings:
-        return value
+        return f"{value} ..." if action.nargs == "+" else value
     return action.option_strings[-1] if action.nargs == 0 else f"{action.option_strings[-1]} {value}"
 
 

@@ -15,7 +15,7 @@ from servemark.records import Measurement, record_files
 from servemark.run import run_lock
 
 REPLACED = "replaced"
-"""Folder of the ledger for results that were measured again. No archive contains it."""
+"""Folder of the ledger for results that the command set aside. No archive contains it."""
 _NAMED = 20
 
 

@@ -16,4 +16,7 @@ def require(run_folder: Path) -> None:
     """Raise NoSuchRun, with the names of the runs that there are, unless ``run_folder`` holds the results of a run."""
     if not (run_folder / "config.json").exists():
         there = ", ".join(sorted(path.parent.name for path in run_folder.parent.glob("*/config.json"))) or "none"
-        raise NoSuchRun(f"There is no run {run_folder.name!r} here; there are: {there}.", do="Call it in the checkout.")
+        raise NoSuchRun(
+            f"There is no run {run_folder.name!r} in this checkout. Runs here: {there}.",
+            do="Correct the name, or change to the checkout of the run.",
+        )

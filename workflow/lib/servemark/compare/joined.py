@@ -185,12 +185,12 @@ def _nothing(pairs: Sequence[Pair], refused: Sequence[str], sides: Sequence[Side
     for pair in pairs[: _SHOWN - len(why)]:
         why += [f"  {pair.name}: {text}" for text in _loads_apart(pair)]
     if not why:
-        why = ["No deployment of A has a partner in B: they differ in name, shape and number of GPUs."]
+        why = ["No deployment of A has a partner in B: no two have the same name or the same shape."]
         why += [f"  {line}" for side in sides for line in _deployments(side)]
     return NotComparable(
         "\n".join(["A and B have no load point in common that can be compared.", *why]),
         do="Compare runs of the same model, precision, load format and workload. `servemark show` prints what each of them measured. To "
-        "compare deployments of another shape, give them the same name.",
+        "compare deployments of different shapes, give them the same name in both configurations.",
     )
 
 

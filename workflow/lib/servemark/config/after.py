@@ -32,7 +32,7 @@ def _words(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if "\n" in value.strip():
-        raise refuse("has several lines, and no shell runs it; write one command, or a script that you name here")
+        raise refuse("has several lines, and servemark starts it without a shell; write one command, or name a script here")
     try:
         return shlex.split(value)
     except ValueError as error:
@@ -44,7 +44,7 @@ def _can_run(command: tuple[str, ...]) -> tuple[str, ...]:
         raise refuse("begins with an empty word; the first word is the program")
     if odd := next((found for word in command for found in _PLACEHOLDER.findall(word) if found != PLACE), None):
         raise refuse(f"contains {odd}; the only placeholder is {PLACE}")
-    # A header is one argument of curl, so the words together tell more than each one.
+    # A secret may be split into words, as in the header of a request.
     if secret := search(" ".join(command).encode(), 0, PATTERNS):
         raise refuse(f"contains a secret ({secret[0]}), which records would keep; let the command read it from a file", hide=True)
     return command

@@ -73,7 +73,7 @@ def unreadable(config: Config) -> Iterator[Problem]:
             if not os.access(one.task, os.R_OK) or not one.task.is_file():
                 yield Problem(loc, f"there is no readable file {shortened(str(one.task), 200)}")
             elif fault := _syntax_fault(one.task):
-                yield Problem(loc, f"{shortened(str(one.task), 200)} is no YAML: {fault}")
+                yield Problem(loc, f"{shortened(str(one.task), 200)} is not valid YAML: {fault}")
             elif len(list(itertools.islice(content.walk(str(one.task.absolute().parent), hidden=False), MOST_FILES + 1))) > MOST_FILES:
                 text = (
                     f"its folder has more than {MOST_FILES} files, and the ledger key contains them all; "

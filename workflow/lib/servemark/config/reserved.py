@@ -13,7 +13,7 @@ def _by_option(reasons: dict[str, str]) -> dict[str, str]:
 SERVE_OPTIONS = _by_option(
     {
         _ADDRESS: "host port uds root-path",
-        "servers speak plain HTTP, so that the client measures the server alone; to reach one from another network, use the ssh tunnel of "
+        "servers use HTTP without TLS, so that TLS does not change the results; to reach one from another network, use the ssh tunnel of "
         "how-to-use.txt": "ssl-*",
         _SECRET: "api-key hf-token",
         "it would run your code in the request path that is measured": "middleware",

@@ -46,7 +46,7 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int =
     number, rows, last = 0, 0, 0.0
     try:
         if not os.path.isfile(source.path):
-            what = "is no file" if os.path.exists(source.path) else "does not exist"
+            what = "is not a file" if os.path.exists(source.path) else "does not exist"
             return [f"{os.path.abspath(source.path):.200} {what}"]
         for place, row in enumerate(read(source), 1):
             fault = row if isinstance(row, Fault) else None
@@ -65,7 +65,7 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int =
     if number > len(found):
         found.append(f"{number - len(found)} further rows cannot be used")
     if found or not rows:
-        lacks = "has no conversation in which a response follows a message of a person" if source.kind == "sharegpt" else "has no rows"
+        lacks = "contains no conversation with a response to a user's message" if source.kind == "sharegpt" else "has no rows"
         return found or [f"{source.path:.200} {lacks}"]
     if source.arrivals and last == 0:
         return [f"{source.path:.200} has the same `timestamp` in every row"]

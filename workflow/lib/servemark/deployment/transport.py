@@ -77,7 +77,7 @@ def unmet(wanted: str, kind: Kind | None, topology: Topology) -> str | None:
     had = f"the ranks used {NAMES[kind]}" if kind else "the record names no transport"
     return (
         f"The cluster file requires {NAMES[wanted]} (`require_transport: {wanted}`), but this result comes from the ledger, and {had}. "
-        "To measure the point again, run `servemark remeasure RUN DEPLOYMENT/POINT`."
+        "To measure the point again, run `servemark remeasure RUN DEPLOYMENT/POINT`, then rerun the command of the run."
     )
 
 

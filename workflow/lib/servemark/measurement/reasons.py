@@ -11,7 +11,7 @@ from servemark.records import Reason
 Severity = Literal["SUSPECT", "INVALID"]
 
 DEFAULT_REMEDY = "Read the logs of this attempt, fix the cause and rerun the same command."
-AGAIN = "To measure the point again, run `servemark remeasure RUN DEPLOYMENT/POINT`, then the same command again."
+AGAIN = "To measure the point again, run `servemark remeasure RUN DEPLOYMENT/POINT`, then rerun the command of the run."
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEVERITIES: dict[str, tuple[Severity, ...]] = {
     "invalid": ("INVALID",),

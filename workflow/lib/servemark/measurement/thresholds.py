@@ -4,7 +4,8 @@ Each limit has an allowed range, so that no value makes every result VALID:
 
 * at most half of requests, tokens, rate or concurrency may be missing
 * each slot serves one request or more
-* at most nine tenths of the tokens may arrive in bursts, and of the chunks be missing
+* at most nine tenths of the tokens may arrive in bursts
+* at most nine tenths of the chunks may be missing
 * a client may use at most nine tenths of its core
 
 Only the duration and the load of other processes may be left unchecked.

@@ -85,7 +85,7 @@ class Candidate:
 
     @cached_property
     def load(self) -> Load:
-        """The heaviest load, of which bound and latencies are."""
+        """The heaviest load; bound and latencies are computed for it."""
         return self.demand.bounded(self.question.heaviest)
 
     @cached_property
@@ -105,7 +105,7 @@ class Candidate:
         return (
             isinstance(other, Candidate)
             and (self.topology, self.estimate) == (other.topology, other.estimate)
-            # What the numbers depend on, first: it costs less than they do.
+            # Compare the inputs first: computing the numbers costs more.
             and (self.demand.server == other.demand.server or self.held == other.held)
             and (self.load == other.load or (self.bound, self.latencies) == (other.bound, other.latencies))
         )

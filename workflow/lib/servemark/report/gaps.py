@@ -124,8 +124,7 @@ def _objection(data: RunRecords, item: Measurement) -> Failure:
     remedies = (TABLE[reason.code].remedy for reason in item.reasons if reason.severity == "INVALID" and reason.code in TABLE)
     again = (
         "Rerun the same command: servemark measures points again that were INVALID for the first time. To measure a permanent gap "
-        f"again, delete results/{run}/deployments/{item.deployment}/points/{item.load.name}.json and "
-        f"results/{run}/rejected/{item.deployment}/{item.load.name}.*"
+        f"again, first run `servemark remeasure {run} {item.deployment}/{item.load.name}`."
     )
     return Failure(
         stage="measure",

@@ -211,7 +211,8 @@ def _details(moved: Sequence[Decision], holes: Sequence[Decision], rejected: Pat
         parts += [
             f"Permanent gaps ({len(holes)}): points without results. The report names them, and the next run does not measure them.",
             *_rows(holes),
-            f"To measure such a point again after fixing its cause, run `servemark remeasure {rejected.parent.name} DEPLOYMENT/POINT`.",
+            "To measure such a point again after fixing its cause, run "
+            f"`servemark remeasure {rejected.parent.name} DEPLOYMENT/POINT`, then rerun the same command.",
         ]
     return "\n".join(parts)
 

@@ -110,8 +110,8 @@ TABLE: tuple[Row, ...] = (
 # are below VLLM_CACHE_ROOT. TORCHINDUCTOR_CACHE_DIR is for other code of Inductor, whose default is /tmp. Humming's locks
 # (HUMMING_TMP_DIR) guard its cache, so both are on the same disk (humming/utils/jit.py, 0.1.17). CUDA_CACHE_PATH is for code that the
 # driver compiles from PTX. vLLM's wheel has no sm_90 code of Marlin's kernels for experts: 14 of the 34 fat binaries of
-# _moe_C_stable_libtorch.abi3.so (0.32.0) have only sm_80, sm_120 and compute_80. In HOME this code would be left from earlier starts, so
-# `none` and an empty folder would be no first starts. The driver does not use its cache for libraries that bring code for the GPU.
+# _moe_C_stable_libtorch.abi3.so (0.32.0) have only sm_80, sm_120 and compute_80. In HOME, code of earlier starts would stay, so a start
+# with `none` or an empty folder would not be a first start. The driver does not use its cache for libraries that bring code for the GPU.
 COMPILE_CACHES: dict[str, tuple[str, tuple[str, ...]]] = {
     "VLLM_CACHE_ROOT": ("vllm", ("XDG_CACHE_HOME",)),
     "TORCHINDUCTOR_CACHE_DIR": ("inductor", ()),
