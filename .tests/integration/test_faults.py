@@ -38,7 +38,7 @@ def assert_healthy(checkout: Checkout, deployment: str = "b") -> dict[str, str]:
     assert set(rows) == {"chat-c1-r1", "chat-c2-r1"}
     for row in rows.values():
         assert row["verdict"] in ("VALID", "SUSPECT") and all(
-            float(row[name]) > 0 for name in ("output_tokens_per_s", "ttft_ms_p50", "e2el_ms_p50")
+            float(row[name]) > 0 for name in ("output_tokens_per_s", "ttft_p50_ms", "e2el_p50_ms")
         )
     return checkout.started_at(deployment)
 
