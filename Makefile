@@ -13,7 +13,7 @@ INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
 	@echo "make test   set up, then run the tests: test-standin (unit, integration, report page), then test-real"
-	@echo "make test-unit      the unit tests: two minutes, no network"
+	@echo "make test-unit      the unit tests: five minutes, no network"
 	@echo "make test-integration   the pipeline on the stand-in server, the report in a browser"
 	@echo "make test-slurm     the tests on a real Slurm of two nodes, made on this machine (root; names missing packages)"
 	@echo "make test-slurm SLURM=24.11   the same on another release of Slurm: 22.05, 24.11 or newest (made once with debootstrap)"
