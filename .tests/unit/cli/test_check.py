@@ -334,3 +334,10 @@ def test_dataset_of_the_hub_is_not_checked(checkout, capsys):
     assert cli.main(["check", "my.yaml"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "workloads.w.dataset.hf: " in line]
     assert line.startswith("not checked")
+
+
+@pytest.mark.parametrize(("length", "problems"), [(11, 1), (12, 0), ("auto", 0)])
+def test_requests_longer_than_max_model_len_are_a_problem_at_its_line(checkout, capsys, length, problems):
+    code, found = run(capsys, deployment=f", options: {{max-model-len: {length}}}")
+    assert (code, len(found["problem"])) == (2 if problems else 0, problems)
+    assert all(text.startswith("my.yaml:9: deployments.d: ") and "8 + 4 = 12 tokens" in text for text in found["problem"])

@@ -189,6 +189,7 @@ BAD = [
     ("    dataset: random", "    dataset: {hf: a/b, split: ''}  #!", "workloads.chat.dataset.split", ""),
     ("    output_tokens: 32", "    output_tokens: record  #!", "workloads.chat.output_tokens", "integer"),
     (LOAD, LOAD + "\n    client_options:\n      dataset-path: x  #!", "workloads.chat.client_options.dataset-path", "`dataset`"),
+    (LOAD, LOAD + "\n    client_options:\n      no-oversample: true  #!", "workloads.chat.client_options.no-oversample", "`dataset`"),
     (LOAD, LOAD + "\n    client_options:\n      custom-output-len: 5  #!", "workloads.chat.client_options.custom-output-len",
      "`output_tokens`"),
     (LOAD, LOAD + "\n    client_options:\n      prefix-repetition-num-prefixes: 2  #!",

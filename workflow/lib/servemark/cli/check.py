@@ -24,6 +24,8 @@ from servemark.errors import ConfigError, ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.machine import hardware, network
 from servemark.planning import exposure
+from servemark.planning.legality import too_long
+from servemark.records import StagedPrompts
 from servemark.records.restarts import configured
 from servemark.run import scheduled, topologies
 from servemark.weights import hub_source, hub_token, staging
@@ -90,12 +92,25 @@ def _trials(config: Config, name: str) -> str:
 def findings(config: Config) -> Iterator[Finding]:
     """Check an expanded configuration on this machine: folders, space for environments, network, and whether Slurm accepts the jobs."""
     here = config.cluster is None or shutil.which("sbatch") is not None
+    yield from _lengths(config)
     yield from _folders(config, here=here)
     yield from _room(config, here=here)
     yield from _later(config)
     if config.cluster:
         yield from _network(config.cluster)
         yield from _jobs(config, here=here)
+
+
+def _lengths(config: Config) -> Iterator[Finding]:
+    """Yield workloads whose requests are longer than a deployment's ``max-model-len``. Only the plan knows the lengths of recorded rows."""
+    for start in starts(config):
+        name = configured(start)
+        known = {point.workload: point for point in points(config, start) if not isinstance(point.prompts, StagedPrompts)}
+        # A text such as `auto` or `8k` is left to the plan too.
+        most = config.deployments[name].options.get("max-model-len")
+        if start == name and isinstance(most, int):
+            loc = ("deployments", name, "options", "max-model-len")
+            yield from (Finding("problem", f"deployments.{name}: {text}", loc) for text in too_long(known, most))
 
 
 def _folders(config: Config, *, here: bool) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ CLIENT_OPTIONS = _by_option(
         "set `served_name` of the model": "served-model-name",
         "the tokenizer comes with the model": "tokenizer",
         _CODE: "trust-remote-code",
-        "set `dataset`": "dataset-name dataset-path hf-* no-oversample",
+        "set `dataset`": "dataset-name dataset-path hf-* oversample",
         "set `dataset.prefix`": "prefix-repetition-*",
         "set `arrivals` of the dataset": "timed-trace-*",
         "set `input_tokens`": "input-len random-input-len",
