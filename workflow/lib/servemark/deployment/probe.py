@@ -56,7 +56,7 @@ class ServerProbe:
 
 
 def require_closed(url: str) -> None:
-    """Raise StageFailed if a route answers requests without the API key."""
+    """Raise StageFailed if a route responds to requests without the API key."""
     try:
         status = httpx.get(url, timeout=10.0, trust_env=False).status_code
     except httpx.HTTPError:
