@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -87,6 +89,11 @@ def validate_records(results: Path) -> int:
     return count
 
 
+def logged_at(words: str, log: str) -> datetime:
+    """Return the time stamp of the first line of vLLM with these words, in a leap year."""
+    return datetime.strptime("2004-" + re.search(rf"INFO (\S+ \S+) .*{words}", log)[1], "%Y-%m-%d %H:%M:%S")
+
+
 def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     """kill -9 while vLLM loads over Ray, SIGTERM while a point is measured, then a plain run to the end."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
@@ -128,6 +135,11 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
         phases = sum(phase["seconds"] for phase in startup["phases"])
         assert phases == pytest.approx(startup["seconds_to_health"], abs=0.01)
         assert fresh.record(f"deployments/{name}/stopped.json")["failure"] is None
+        # 9 s and more without the description of the model class that check_environment makes.
+        log = (fresh.attempts(name)[-1] / "server.log").read_text()
+        began, resolved = (logged_at(words, log) for words in ("non-default args", "Resolved architecture"))
+        assert (resolved - began).total_seconds() < 5
+    assert list(CACHE.glob("model-classes-*/*/Qwen3ForCausalLM/modelinfos/*.json"))
     ray = fresh.attempts("ray-tp2")[-1]
     (node,) = json.loads((ray / "ray-head.nodes.json").read_text())["nodes"]
     assert node["devices"] == 2

@@ -86,6 +86,7 @@ rule check_environment:
     input:
         hardware="<run>/hardware.json",
         environment="<run>/environments/{environment}/environment.json",
+        settings=ancient(settings()),
     output:
         check="<run>/environments/{environment}/check.json",
     log:

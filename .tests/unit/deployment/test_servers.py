@@ -14,6 +14,7 @@ from builders.deployed import CONFIG, HARDWARE, stage_context
 from servemark import supervisor
 from servemark.deployment import attempts, server
 from servemark.deployment.server import Serving
+from servemark.environments import model_classes
 from servemark.launch import command_lines
 from servemark.launch import compile_cache as compiled
 from servemark.nodes import allocation, port_plan
@@ -117,6 +118,21 @@ def test_replicas_have_own_devices_ports_names_and_one_router(serve):
     used = [url.rpartition(":")[2] for url in (*urls[:2], router.url)] + [option(router.argv, "--prometheus-port")]
     assert len(set(used)) == 4 and set(map(int, used)) <= set(nodes[0].ports)
     assert "router" not in [r.name for r in asked], "await_ready starts it after the replicas"
+
+
+@pytest.mark.parametrize("variables", [{}, {"VLLM_CACHE_ROOT": "/mine"}, {"XDG_CACHE_HOME": "/mine"}])
+@pytest.mark.parametrize("caches", [None, Path("/kept")])
+def test_each_server_gets_the_descriptions_of_its_environment(serve, monkeypatch, tmp_path, variables, caches):
+    """On every node, with kept and with empty compile caches, but never in a folder that the user names."""
+    monkeypatch.chdir(tmp_path)
+    digest = report_data.plan("x").environment_digest
+    described = model_classes.folder(CONFIG.cache, digest) / "A" / "modelinfos" / "a.json"
+    described.parent.mkdir(parents=True)
+    described.touch()
+    topology = Topology(nodes=2, devices_per_node=2, tensor_parallel=2, pipeline_parallel=2, executor="mp")
+    _, asked, _ = serve(topology, caches=caches, variables=variables)
+    expected = {} if variables else {f"{caches or '/tmp/abc/compiled'}/vllm/modelinfos/a.json": str(described)}
+    assert [one.copies for one in asked] == [expected] * 2
 
 
 def test_server_over_nodes_starts_its_followers_first(serve):

@@ -157,3 +157,15 @@ def test_process_outside_of_an_image_is_unchanged(tmp_path):
     marks = {"SERVEMARK_ATTEMPT": "/a"}
     expected = process_request.command(request), {**process_request.environment(request), **marks}
     assert process_request.prepared(request, marks) == expected and expected[0] == list(request.argv)
+
+
+def test_copies_are_made_before_the_start_unless_the_path_exists(tmp_path):
+    given, present = tmp_path / "cache" / "class.json", tmp_path / "root" / "present.json"
+    for path, text in ((given, "given"), (present, "own")):
+        path.parent.mkdir()
+        path.write_text(text)
+    new, lost = tmp_path / "scratch" / "modelinfos" / "class.json", tmp_path / "lost.json"
+    copies = {str(new): str(given), str(present): str(given), str(lost): str(tmp_path / "gone"), f"{given}/below": str(given)}
+    process_request.prepared(request(copies=copies), {})
+    assert new.read_text() == "given" and present.read_text() == "own" and not lost.exists()
+    assert os.listdir(new.parent) == ["class.json"]

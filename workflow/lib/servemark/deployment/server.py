@@ -7,6 +7,7 @@ from servemark.deployment import attempts, executors
 from servemark.deployment.context import StageContext
 from servemark.deployment.executors import Executor
 from servemark.deployment.launcher import Launcher
+from servemark.environments import model_classes
 from servemark.errors import StageFailed
 from servemark.files import storage
 from servemark.launch import command_lines
@@ -108,16 +109,19 @@ class Serving:
             node = self.cluster.nodes[part.node]
             argv = command_lines.serve(python, model, here.plan, node.address, port, options, follower=number > 0)
             daemon = f"{name}-n{number}" if number else name
+            env = executor.server_environment(replica, node, part.devices)
+            described = compiled.is_ours(here.plan)
             request = DaemonRequest(
                 name=daemon,
                 argv=tuple(argv),
-                env=executor.server_environment(replica, node, part.devices),
+                env=env,
                 secret_env={command_lines.API_KEY: str(key_file)},
                 log=str(launcher.attempt / f"{daemon}.log"),
                 devices=part.devices,
                 modules=here.plan.modules,
                 grace_s=here.timeouts.stop,
                 container=here.container(),
+                copies=model_classes.copies(here.config.cache, here.plan.environment_digest, env["VLLM_CACHE_ROOT"]) if described else {},
             )
             launcher.start(node.name, request)
         return ServerPlace(replica=replica.name, daemon=name, node=head.name, url=f"http://{head.address}:{port}", argv=tuple(argv))

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,7 @@ def check(
     """
     facts_file, options_file = log.with_suffix(".facts.json"), log.with_suffix(".options.json")
     options_log = log.with_suffix(".options.log")
-    # vLLM's import makes a temporary folder. It lies below the run's folder, so that the next check removes it after a killed one.
-    temporary = log.with_suffix(".tmp").absolute()
-    private = {
-        **dict.fromkeys(process_request.TEMPORARY, str(temporary)),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        **bytecode_cache.variables(environment),
-    }
-    clean = passed_on.clean_environment(private)
-    image = environment.container and environment.container.model_copy(update={"gpus": hardware.accelerator == "cuda"})
-    env = clean if image else passed_on.with_tools_of(environment.python, clean)
+    temporary = temporary_folder(log)
     steps = (
         ("importing torch, vLLM and Ray", log, [IN_MODEL_ENV / "check_environment.py", "facts", facts_file]),
         ("listing the options of vLLM", options_log, [known_options.SCRIPT, options_file]),
@@ -62,11 +52,8 @@ def check(
         for words, output, arguments in steps:
             progress.say(words)
             output.unlink(missing_ok=True)
-            argv = [environment.python, *map(str, arguments)]
             try:
-                if image:
-                    argv, env = entering.enter(image, argv, clean, given=private, folders=[log.parent, environment.bytecode or log.parent])
-                argv = process_request.with_modules(argv, modules)
+                argv, env = command(environment, hardware, arguments, modules=modules, temporary=temporary, folders=[log.parent])
                 result = run_tool(argv, log=output, env=env, timeout_s=600, watch=watch)
             except OSError as error:
                 output.write_text(f"{environment.python}: {error.strerror}\n")
@@ -98,6 +85,53 @@ def check(
     }
     found = EnvironmentCheck(name=environment.name, digest=environment.digest, **options, **facts)
     return found.model_copy(update={"warnings": (*found.warnings, *judge(found, hardware))})
+
+
+def temporary_folder(log: Path) -> Path:
+    """Return the folder for temporary files, which vLLM's import makes.
+
+    It is below the run's folder, so that the next check removes it after a killed one.
+    """
+    return log.with_suffix(".tmp").absolute()
+
+
+def command(
+    environment: Environment,
+    hardware: Hardware,
+    arguments: Sequence[object],
+    *,
+    modules: Sequence[str],
+    temporary: Path,
+    folders: Sequence[Path],
+    variables: Mapping[str, str] | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """Return command line and environment that run a script with the environment's interpreter on this machine.
+
+    Args:
+        arguments: the script and its arguments.
+        temporary: folder for temporary files.
+        folders: folders that a container also gets.
+        variables: further variables.
+
+    Raises:
+        OSError: a folder in the container image cannot be made.
+    """
+    private = {
+        **dict.fromkeys(process_request.TEMPORARY, str(temporary)),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        **bytecode_cache.variables(environment),
+        **(variables or {}),
+    }
+    env = passed_on.clean_environment(private)
+    argv = [environment.python, *map(str, arguments)]
+    if environment.container:
+        image = environment.container.model_copy(update={"gpus": hardware.accelerator == "cuda"})
+        bytecode = [Path(environment.bytecode)] if environment.bytecode else []
+        argv, env = entering.enter(image, argv, env, given=private, folders=[*folders, *bytecode])
+    else:
+        env = passed_on.with_tools_of(environment.python, env)
+    return process_request.with_modules(argv, modules), env
 
 
 def judge(found: EnvironmentCheck, hardware: Hardware) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Describe the model environment, whose interpreter runs this script.
 
 usage: python check_environment.py facts OUTPUT   import the packages of a server, add one tensor, write facts as JSON
+       python check_environment.py model_class ARCHITECTURE   have vLLM describe a model's class in VLLM_CACHE_ROOT
        python check_environment.py versions       print versions, packages and loaded modules as JSON, without importing the packages
 """
 
@@ -121,6 +122,23 @@ def facts(output: str) -> None:
         json.dump(found, stream)
 
 
+def model_class(architecture: str) -> None:
+    """Have vLLM describe a model's class, as a server does at its first start; raise SystemExit if it cannot.
+
+    On a node without the build's device, vLLM would describe the class of another platform: some models have a class for each.
+    """
+    from vllm import ModelRegistry
+    from vllm.platforms import current_platform
+
+    if not current_platform.device_type:
+        raise SystemExit("vLLM detects no device on this node")
+    if architecture not in ModelRegistry.get_supported_archs():
+        raise SystemExit(f"vLLM {version('vllm')} does not contain this architecture")
+    ModelRegistry.models[architecture].inspect_model_cls()
+    if not any(Path(os.environ["VLLM_CACHE_ROOT"]).glob("modelinfos/*.json")):
+        raise SystemExit(f"vLLM {version('vllm')} keeps no descriptions of model classes")
+
+
 def versions() -> None:
     """Print what nodes of one deployment must have in common, without importing the packages.
 
@@ -145,5 +163,5 @@ def versions() -> None:
 
 
 if __name__ == "__main__":
-    modes: dict[str, Any] = {"facts": facts, "versions": versions}
+    modes: dict[str, Any] = {"facts": facts, "model_class": model_class, "versions": versions}
     modes[sys.argv[1]](*sys.argv[2:])

@@ -6,6 +6,7 @@ plain name to such a folder, in the user's private folder on the node. Its name 
 compiled code by the path of its sources.
 """
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -21,7 +22,7 @@ from servemark.files import home
 from servemark.files.private import private
 from servemark.machine import visible_gpus
 from servemark.processes import children
-from servemark.records import Container, Strict
+from servemark.records import Container, Strict, write_atomically
 from servemark.variables import passed_on
 from servemark.variables.table import COMPILE_CACHES
 
@@ -51,6 +52,7 @@ class DaemonRequest(Strict):
         keep: files to keep if it ends by itself behind a launcher: globs relative to ``scratch``, most important first.
         optional: its end does not end the deployment.
         container: the image in which it runs, with the paths of ``argv``; None: on the host.
+        copies: path -> file of the cache to copy there before the start if the path is missing. The process also runs without it.
     """
 
     name: str
@@ -68,6 +70,7 @@ class DaemonRequest(Strict):
     keep: tuple[str, ...] = ()
     optional: bool = False
     container: Container | None = None
+    copies: dict[str, str] = {}
 
 
 def through_launcher(request: DaemonRequest, path: Path) -> tuple[list[str], dict[str, str]]:
@@ -87,7 +90,7 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def prepared(request: DaemonRequest, marks: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return command line and environment of the process, outside or in its image; call this on the process's node.
+    """Make the process's copies; return its command line and environment, outside or in its image. Call this on the process's node.
 
     Args:
         marks: variables by which servemark finds the process.
@@ -96,6 +99,10 @@ def prepared(request: DaemonRequest, marks: Mapping[str, str]) -> tuple[list[str
         OSError: a secret's file cannot be read, or a folder in the image cannot be made.
     """
     env = {**environment(request), **marks}
+    for path, source in request.copies.items():
+        with contextlib.suppress(OSError):
+            if not os.path.exists(path):
+                write_atomically(path, Path(source).read_bytes())
     if request.container is None:
         return command(request), env
     given = {*request.env, *request.secret_env, *TEMPORARY, *marks}

@@ -129,6 +129,14 @@ def cached(source: HubSource, cache: Path, hub: Path | None, *, dummy: bool = Fa
     yield from hub_cache.examined(source, _commit(source, home), hub, dummy=dummy)
 
 
+def places(source: HubSource, cache: Path, hub: Path | None) -> Iterator[Path]:
+    """Yield the folders of this machine that may contain files of a hub's model, also unfinished downloads; no requests."""
+    home, commit = _home(source, cache), _commit(source, _home(source, cache))
+    if commit:
+        yield from (home / f"{dot}{commit}{end}" for dot in ("", ".") for end in ("", SHAPE))
+    yield from hub_cache.snapshots(source, hub_cache.folders(hub), commit)
+
+
 def pinned(source: HubSource, cache: Path) -> str | None:
     """Return the commit that a run uses without a request to the hub: the configured one, or the one remembered for the branch."""
     return _commit(source, _home(source, cache))
