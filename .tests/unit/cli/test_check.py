@@ -341,3 +341,20 @@ def test_requests_longer_than_max_model_len_are_a_problem_at_its_line(checkout, 
     code, found = run(capsys, deployment=f", options: {{max-model-len: {length}}}")
     assert (code, len(found["problem"])) == (2 if problems else 0, problems)
     assert all(text.startswith("my.yaml:9: deployments.d: ") and "8 + 4 = 12 tokens" in text for text in found["problem"])
+
+
+@pytest.mark.parametrize(
+    ("source", "topology", "problems"),
+    [
+        ("builtin:tiny-dense", "tensor_parallel: 3", 1),
+        ("builtin:tiny-dense", "tensor_parallel: 2", 0),
+        ("builtin:tiny-dense", "pipeline_parallel: 3, tensor_parallel: 3", 2),
+        ("builtin:tiny-moe", "tensor_parallel: 3", 1),
+        # Only the plan counts the devices of a node.
+        ("builtin:tiny-dense", "data_parallel: 64", 0),
+    ],
+)
+def test_topology_that_a_built_in_model_does_not_allow_is_a_problem_at_its_line(checkout, capsys, source, topology, problems):
+    code, found = run(capsys, source=source, deployment=f", topology: {{{topology}, executor: mp}}")
+    assert (code, len(found["problem"])) == (2 if problems else 0, problems)
+    assert all(text.startswith("my.yaml:9: deployments.d.topology: ") for text in found["problem"])

@@ -24,7 +24,7 @@ from servemark.errors import ConfigError, ServemarkError, StageFailed
 from servemark.files import storage
 from servemark.machine import hardware, network
 from servemark.planning import exposure
-from servemark.planning.legality import too_long
+from servemark.planning.legality import of_builtin, too_long
 from servemark.records import StagedPrompts
 from servemark.records.restarts import configured
 from servemark.run import scheduled, topologies
@@ -92,7 +92,7 @@ def _trials(config: Config, name: str) -> str:
 def findings(config: Config) -> Iterator[Finding]:
     """Check an expanded configuration on this machine: folders, space for environments, network, and whether Slurm accepts the jobs."""
     here = config.cluster is None or shutil.which("sbatch") is not None
-    yield from _lengths(config)
+    yield from _refused(config)
     yield from _folders(config, here=here)
     yield from _room(config, here=here)
     yield from _later(config)
@@ -101,10 +101,14 @@ def findings(config: Config) -> Iterator[Finding]:
         yield from _jobs(config, here=here)
 
 
-def _lengths(config: Config) -> Iterator[Finding]:
-    """Yield workloads whose requests are longer than a deployment's ``max-model-len``. Only the plan knows the lengths of recorded rows."""
+def _refused(config: Config) -> Iterator[Finding]:
+    """Yield requests above ``max-model-len`` and bad topologies of built-in models. Only the plan knows recorded rows and other shapes."""
     for start in starts(config):
         name = configured(start)
+        if start == name:
+            deployment, place = config.deployments[name], ("deployments", name, "topology")
+            faults = of_builtin(config.models[deployment.model].source, deployment.topology.record(), deployment.options)
+            yield from (Finding("problem", f"{'.'.join(place)}: {text}", place) for text in faults)
         known = {point.workload: point for point in points(config, start) if not isinstance(point.prompts, StagedPrompts)}
         # A text such as `auto` or `8k` is left to the plan too.
         most = config.deployments[name].options.get("max-model-len")

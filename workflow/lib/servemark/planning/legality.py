@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from servemark.errors import PlanRefused
 from servemark.machine import visible_gpus
-from servemark.planning.options import in_words
+from servemark.planning.options import EXPERT_PARALLEL, flag, in_words
 from servemark.records import LoadPoint, StagedPrompts, Topology
 from servemark.weights.architecture import Architecture
+from servemark.weights.builtin import CONFIGS
+from servemark.weights.shape import BUILTIN
 
 
 def stage_layers(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
@@ -133,6 +135,20 @@ def legality(
             f"{f'use more nodes, or {visible_gpus.PROBE_AGAIN}' if hiding else 'or use more nodes'}."
         )
     return tuple(errors)
+
+
+def of_builtin(source: str, topology: Topology, options: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the sentences of :func:`legality` for a built-in model, on nodes with enough devices; nothing for other models.
+
+    Args:
+        source: as ``models.NAME.source``.
+        options: the server's.
+    """
+    config = CONFIGS.get(source.removeprefix(BUILTIN)) if source.startswith(BUILTIN) else None
+    if config is None:
+        return ()
+    spread = bool(flag(options, EXPERT_PARALLEL))
+    return legality(Architecture.from_config(config), topology, topology.devices_per_node, spread=spread)
 
 
 def _tensor_fault(architecture: Architecture, tp: int, dp: int, spread: bool) -> str | None:
