@@ -15,9 +15,15 @@ with stage("plan_deployment", name, snakemake.log[0]) as here:
     spec, manifest = DeploymentSpec.model_validate(snakemake.params.spec), Manifest.read(snakemake.input.manifest)
     datasets = {dataset.name: dataset for dataset in map(Dataset.read, snakemake.input.datasets)}
     points, ends = (prompts.resolved(loads, datasets, manifest, spec.deployment.options) for loads in (spec.points, spec.ends))
+    found = {
+        "points": points,
+        "ends": ends,
+        "searches": prompts.of_trials(spec.searches, ends),
+        "longest_rows": prompts.longest_rows(points + ends, datasets, manifest, spec.deployment.options),
+    }
     planned = plan(
         name,
-        spec.model_copy(update={"points": points, "ends": ends, "searches": prompts.of_trials(spec.searches, ends)}),
+        spec.model_copy(update=found),
         Hardware.read(snakemake.input.hardware),
         EnvironmentCheck.read(snakemake.input.check),
         manifest,

@@ -110,7 +110,7 @@ def test_every_length_is_in_a_bin():
 
 def test_without_a_tokenizer_the_bytes_are_the_bound(tmp_path):
     staged = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
-    assert token_counts.TokenCounts(tmp_path).longest(staged) == 3 + token_counts.SPECIAL
+    assert token_counts.TokenCounts(tmp_path).longest(staged) == (3 + token_counts.SPECIAL, None)
 
 
 SYSTEM, USER = ({"role": role, "content": text} for role, text in (("system", "Be brief."), ("user", "Why é?")))
@@ -164,8 +164,21 @@ def test_longest_row_has_the_tokens_of_the_chat_template(tmp_path, model):
     conversations = staging.stage(written(tmp_path, GOOD, TALK), tmp_path / "cache", PROGRESS)
     prompts = staging.stage(written(tmp_path, GOOD), tmp_path / "cache", PROGRESS)
     for _ in range(2):  # the second time from the remembered file
-        assert chat.longest(conversations) == expected
-        assert chat.longest(prompts) == plain.longest(prompts) + chat.added
+        assert chat.longest(conversations) == (expected, 2)
+        assert chat.longest(prompts) == (plain.longest(prompts)[0] + chat.added, 1)
+
+
+def test_longest_row_has_its_line(tmp_path, model):
+    """Rows are counted in groups; the longest one is in the second."""
+    texts = [json.dumps({"prompt": "a " * (9 if number == 299 else 3)}).encode() for number in range(400)]
+    staged = staging.stage(written(tmp_path, *texts), tmp_path / "cache", PROGRESS)
+    counts = token_counts.TokenCounts(model)
+    longest = counts.longest(staged)
+    assert longest[1] == 300
+    (kept,) = Path(staged.path).parent.glob("*.json")
+    # A file of an earlier version has no line.
+    kept.write_text(json.dumps({"longest": 1}))
+    assert counts.longest(staged) == longest
 
 
 def test_row_that_the_template_refuses_has_its_number(tmp_path, model):

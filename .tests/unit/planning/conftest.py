@@ -30,6 +30,7 @@ def planned(tiny):
         }
         more = {"inherited": changes.pop("inherited", {}), "contents": changes.pop("contents", {})}
         more["served_name"] = changes.pop("served_name", None)
+        more["longest_rows"] = changes.pop("longest_rows", {})
         spec = DeploymentSpec(
             deployment=Deployment.model_validate(values | changes),
             points=points or [point(1), point(2)],

@@ -175,6 +175,13 @@ def test_too_long_row_is_no_claim_about_every_request():
     texts = [legality.too_long({"chat": one}, 512) for one in (random, staged)]
     assert all(len(text) == 1 and "480 + 33 = 513 " in text[0] for text in texts) and texts[0] != texts[1]
     assert legality.too_long({"chat": staged}, 513) == ()
+    assert "line 17 of a.jsonl" in legality.too_long({"chat": staged}, 512, {"chat": "line 17 of a.jsonl"})[0]
+
+
+def test_refused_plan_names_the_longest_row(planned):
+    staged = load().model_copy(update={"prompts": StagedPrompts(dataset="staged", name="d", input_tokens=480, output_tokens=33)})
+    with pytest.raises(PlanRefused, match=r"line 17 of a\.jsonl"):
+        planned(points=(staged,), longest_rows={staged.workload: "line 17 of a.jsonl"})
 
 
 GRAPHS = {"max-model-len": 512, "max-cudagraph-capture-size": "workload"}

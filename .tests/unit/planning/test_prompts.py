@@ -48,6 +48,14 @@ def test_longest_conversation_is_counted_with_the_template(tiny, tmp_path):
     assert found.prompts.input_tokens > sum(len(message["content"]) for message in TALK["messages"]) / 4 + 13
 
 
+def test_longest_row_is_a_line_of_the_users_file(tiny, tmp_path):
+    dataset = staged(tmp_path, {"prompt": "a"}, {"prompt": "a longer prompt"}, TALK)
+    given = {dataset.name: dataset}
+    found = prompts.longest_rows([of(dataset, api="chat"), load(workload="random")], given, tiny, {})
+    assert found == {load().workload: f"line 3 of {tmp_path / 'rows.jsonl'}"}
+    assert prompts.longest_rows([of(dataset)], given, tiny.model_copy(update={"path": str(tmp_path)}), {}) == {}
+
+
 def test_messages_on_the_completions_route_are_refused(tiny, tmp_path):
     dataset = staged(tmp_path, TALK)
     with pytest.raises(PlanRefused) as refused:

@@ -78,36 +78,40 @@ class TokenCounts:
         with_template, alone = self.of([whole, _TEXT])
         return with_template - alone
 
-    def longest(self, dataset: Dataset) -> int:
-        """Return the tokens of the longest row, with the chat template; remembered next to the staged file.
+    def longest(self, dataset: Dataset) -> tuple[int, int | None]:
+        """Return tokens and line of the longest row of the staged file, with the chat template; remembered next to the file.
 
-        Without ``tokenizer.json``, the bytes of the longest row are the upper bound: a token has at least one byte.
+        Without ``tokenizer.json``, the bytes of the longest row are the upper bound (a token has at least one byte), and the line is None.
 
         Raises:
             RowRefused: the chat template refuses a row.
             OSError: the staged file cannot be read, or its folder cannot be written.
         """
         if self.digest is None:
-            return dataset.prompt_bytes.most + SPECIAL
+            return dataset.prompt_bytes.most + SPECIAL, None
         # Prompts get the same text around them, so only conversations need the template row by row.
         template = self.template if dataset.conversations else None
         words = [self.digest, *([template.digest[:16]] if template else [])]
         known = Path(dataset.path).with_suffix(f".{'-'.join(words)}.json")
         try:
-            most = int(json.loads(known.read_text())["longest"])
+            kept = json.loads(known.read_text())
+            most, line = int(kept["longest"]), int(kept["line"])
         except (OSError, ValueError, KeyError, TypeError):
-            most = self._most(_texts(Path(dataset.path), template), special=template is None)
+            most, line = self._most(_texts(Path(dataset.path), template), special=template is None)
             with suppress(OSError):
-                write_atomically(known, json.dumps({"longest": most}) + "\n")
-        return most + ((self.added or 0) if template is None else 0)
+                write_atomically(known, json.dumps({"longest": most, "line": line}) + "\n")
+        return most + ((self.added or 0) if template is None else 0), line
 
-    def _most(self, texts: Iterator[str], *, special: bool) -> int:
+    def _most(self, texts: Iterator[str], *, special: bool) -> tuple[int, int]:
+        """Return the most tokens of a text and the number of the first such text, from 1."""
         assert self._tokenizer, "the caller has one"
-        most = 0
+        most, line, before = 0, 1, 0
         while some := list(itertools.islice(texts, _AT_ONCE)):
-            encodings = self._tokenizer.encode_batch_fast(some, add_special_tokens=special)
-            most = max(most, *(len(encoding.ids) for encoding in encodings))
-        return most
+            for encoding in self._tokenizer.encode_batch_fast(some, add_special_tokens=special):
+                before += 1
+                if len(encoding.ids) > most:
+                    most, line = len(encoding.ids), before
+        return most, line
 
 
 def _texts(path: Path, template: ChatTemplate | None) -> Iterator[str]:

@@ -87,19 +87,25 @@ def not_on_cpu(
     return tuple(found)
 
 
-def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None) -> tuple[str, ...]:
+def too_long(workloads: Mapping[str, LoadPoint], max_model_len: int | None, rows: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return a sentence for each workload with requests that the server would refuse: all of them, or the longest rows of a dataset.
 
     vLLM responds with 400 if a prompt is longer than max-model-len less the output tokens (vllm/renderers/params.py, 0.32.0).
-    ``workloads``: one load point of each, by name; ``max_model_len``: of the options, None if vLLM derives it.
+
+    Args:
+        workloads: one load point of each, by name.
+        max_model_len: of the options; None if vLLM derives it.
+        rows: the place of the longest prompt of a workload's dataset, by name of the workload.
     """
+    places = rows or {}
 
     def sentence(name: str, load: LoadPoint) -> str:
         staged = isinstance(load.prompts, StagedPrompts)
         needs, refused = ("has a row that needs", "longer rows") if staged else ("needs", "every request")
         other = "a dataset without these rows" if staged else "other `workloads` for this deployment"
+        place = f" (the longest prompt: {places[name]})" if name in places else ""
         return (
-            f"workloads.{name} {needs} {in_words(load)}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to "
+            f"workloads.{name} {needs} {in_words(load)}{place}, and options.max-model-len is {max_model_len}: vLLM responds with 400 to "
             f"{refused}; legal here: {load.request_tokens} and more, or {other}."
         )
 

@@ -48,6 +48,7 @@ class DeploymentSpec(Strict):
         served_name: None for the model's key in the configuration.
         searches, ends: the searches, and the load points at both ends of each: the plan allows for them and does not list them.
         checks: the accuracy checks.
+        longest_rows: workload -> place of the longest prompt of its dataset, for a message.
         choice: None unless the configuration has ``topology: auto``.
         ledger: folder of the finished measurements that are shown next to the choice; None without a choice.
     """
@@ -62,6 +63,7 @@ class DeploymentSpec(Strict):
     searches: tuple[PlannedSearch, ...] = ()
     ends: tuple[LoadPoint, ...] = ()
     checks: tuple[AskedCheck, ...] = ()
+    longest_rows: dict[str, str] = {}
     choice: TopologyChoice | None = None
     ledger: str | None = None
 
@@ -87,7 +89,7 @@ def plan(name: str, spec: DeploymentSpec, hardware: Hardware, check: Environment
     errors += legality.not_on_cpu(architecture, topology, deployment.options, variables, hardware.accelerator)
     options, no_size = cuda_graphs.resolve(deployment.options, topology, points, hardware)
     longest = None if unknown else whole(deployment.options, "max-model-len")
-    too_long = legality.too_long({point.workload: point for point in points}, longest)
+    too_long = legality.too_long({point.workload: point for point in points}, longest, spec.longest_rows)
     in_one_piece = never_streamed(architecture, manifest.load_format, points)
     if unknown or errors or too_long or no_size or in_one_piece:
         reasons = (*unknown, *errors, *too_long, *no_size, *in_one_piece)

@@ -24,14 +24,11 @@ def resolved(
         PlanRefused: `output_tokens: recorded` of a dataset whose rows do not all have output tokens, or messages that cannot be sent.
         OSError: a staged file cannot be read.
     """
-    folder = Path(model.path)
-    of_api = {"completions": TokenCounts(folder)}
+    of_api: dict[str, TokenCounts] = {}
     found = []
     for load in points:
         if load.api not in of_api:
-            _require_template(load, folder, options)
-            template = None if chat_template.needs_none(folder, options) else chat_template.read(folder, options)
-            of_api[load.api] = TokenCounts(folder, template)
+            of_api[load.api] = _counts(load, Path(model.path), options)
         counts = of_api[load.api]
         if isinstance(load.prompts, StagedPrompts):
             prompts = _known(load, load.prompts, datasets[load.prompts.name], counts)
@@ -39,6 +36,23 @@ def resolved(
         else:
             found.append(load if load.api == "completions" else load.model_copy(update={"template_tokens": counts.added}))
     return tuple(found)
+
+
+def longest_rows(
+    points: Iterable[LoadPoint], datasets: Mapping[str, Dataset], model: Manifest, options: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the place of the longest prompt of each workload with a dataset, for a message; arguments as of :func:`resolved`.
+
+    A user's file has a line for each staged row. Of other sources the staged file is named. Without ``tokenizer.json`` no place is known.
+    """
+    found = {}
+    for load in {load.workload: load for load in points if isinstance(load.prompts, StagedPrompts)}.values():
+        assert isinstance(load.prompts, StagedPrompts), "the others are left out"
+        dataset = datasets[load.prompts.name]
+        _, line = _counts(load, Path(model.path), options).longest(dataset)
+        if line:
+            found[load.workload] = f"line {line} of {dataset.source.file or dataset.path}"
+    return found
 
 
 def of_trials(searches: Iterable[PlannedSearch], ends: Iterable[LoadPoint]) -> tuple[PlannedSearch, ...]:
@@ -52,6 +66,13 @@ def of_trials(searches: Iterable[PlannedSearch], ends: Iterable[LoadPoint]) -> t
         for one in searches
         for load in (known[one.workload],)
     )
+
+
+def _counts(load: LoadPoint, model: Path, options: Mapping[str, Any]) -> TokenCounts:
+    if load.api == "completions":
+        return TokenCounts(model)
+    _require_template(load, model, options)
+    return TokenCounts(model, None if chat_template.needs_none(model, options) else chat_template.read(model, options))
 
 
 def _require_template(load: LoadPoint, model: Path, options: Mapping[str, Any]) -> None:
@@ -78,7 +99,7 @@ def _known(load: LoadPoint, prompts: StagedPrompts, dataset: Dataset, counts: To
     if prompts.recorded:
         found |= _recorded(load, dataset, counts)
     try:
-        longest = counts.longest(dataset)
+        longest, _ = counts.longest(dataset)
     except RowRefused as error:
         raise PlanRefused(
             f"The model's chat template refuses a conversation of {dataset.source.path}: {error}",
