@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,11 @@ def recorded(checkout: Checkout, **changes: object) -> None:
 
 def test_recorded_prompts_are_measured_judged_and_archived(checkout: Checkout):
     recorded(checkout, clients="auto")
+    options = checkout.config["deployments"]["a"]["options"]
+    allowed, options["max-model-len"] = options["max-model-len"], 65
+    refused = checkout.run()
+    assert refused.rc != 0 and re.search(r"line \d+ of prompts\.jsonl", refused.text), refused.text
+    options["max-model-len"] = allowed
     done = checkout.run()
     assert done.rc == 0, done.text
     rows = {row["output_tokens"]: row for row in map(json.loads, SAMPLE.read_text().splitlines())}
