@@ -19,7 +19,7 @@ with stage("collect_measurements", "", snakemake.log[0]):
     if snakemake.output.accuracy:
         minima, checked = snakemake.params.minima, {name: list(map(Accuracy.read, accuracy_files(run_folder, name))) for name in names}
         measurements = accuracy.judged(measurements, (one for found in checked.values() for one in found), minima)
-        write_atomically(run_folder / accuracies.CSV, accuracies.csv_text(checked, minima))
+        write_atomically(run_folder / accuracy.CSV, accuracies.csv_text(checked, minima))
     raw = (path.with_suffix(".requests.json") for path in records)
     frame = table.tidy(measurements, accounts, slo.attainments(snakemake.params.slo, zip(measurements, raw, strict=True)))
     table.write_csv(frame, snakemake.output.csv)

@@ -184,3 +184,18 @@ def test_bundle_can_be_inlined():
     assert "<!--" not in text
     assert "\r" not in text
     assert len(text) < 2_000_000
+
+
+def test_bundle_is_kept_in_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setattr(charts.sys, "prefix", str(tmp_path))
+    made = charts.bundle.__wrapped__()
+    (kept,) = tmp_path.glob("share/servemark/vega-*.js")
+    assert kept.read_text(encoding="utf-8") == made
+    monkeypatch.setattr(charts.vl_convert, "javascript_bundle", None)
+    assert charts.bundle.__wrapped__() == made
+
+
+def test_bundle_is_made_where_the_environment_takes_no_files(tmp_path, monkeypatch):
+    (tmp_path / "share").write_text("a file in place of the folder")
+    monkeypatch.setattr(charts.sys, "prefix", str(tmp_path))
+    assert "vegaEmbed" in charts.bundle.__wrapped__()

@@ -39,7 +39,7 @@ def found(tmp_path):
     run = RunRecords(folder=tmp_path, config=CONFIG)
     run.plans["plain"] = plan.model_copy(update={"checks": (planned,)})
     run.accuracy["plain"] = [one]
-    (tmp_path / accuracies.CSV).write_text(accuracies.csv_text(run.accuracy, accuracy.minima(CONFIG)))
+    (tmp_path / accuracy.CSV).write_text(accuracies.csv_text(run.accuracy, accuracy.minima(CONFIG)))
     return run
 
 
@@ -68,7 +68,7 @@ def test_changed_result_file_is_wrong(found):
 
 def test_lost_files_are_wrong(found):
     (found.folder / "deployments/plain/checks/capitals/lm-eval.json").unlink()
-    (found.folder / accuracies.CSV).unlink()
+    (found.folder / accuracy.CSV).unlink()
     assert len(wrong(found)) == 2
     found.accuracy["plain"] = []
     assert len(wrong(found)) == 1
@@ -81,7 +81,7 @@ def test_check_of_another_plan_is_wrong(found):
 
 
 def test_table_with_another_value_is_wrong(found):
-    path = found.folder / accuracies.CSV
+    path = found.folder / accuracy.CSV
     path.write_text(path.read_text().replace("0.4", "0.94"))
     assert len(wrong(found)) == 1
 

@@ -11,9 +11,8 @@ from servemark.config.resolved import read_resolved
 from servemark.config.workload import StagedWorkload
 from servemark.environments.build import OWN_LOCK
 from servemark.machine import git_state
-from servemark.measurement.accuracy import RECORD, RESULT
+from servemark.measurement.accuracy import CSV, RECORD, RESULT
 from servemark.records import Accuracy, Dataset, Environment, Search, StagedPrompts, read_with_trials
-from servemark.report import accuracies
 from servemark.security import secret_scan
 from servemark.supervisor import EARLIER_NAMES, SECRETS, SPEC
 from servemark.weights import hub_token
@@ -67,7 +66,7 @@ def archived_files(run_folder: Path, envs: Path) -> dict[str, Path]:
             continue
         if inside.parts[0] == "datasets" and inside.parts[1] not in prompts:
             continue
-        if inside.parts[0] in ("accuracy", accuracies.CSV) and not checked:
+        if inside.parts[0] in ("accuracy", CSV) and not checked:
             continue
         if inside.parts[0] != "deployments" or inside.parts[2:3] not in (("points",), ("searches",), ("checks",)) or path in planned:
             files[inside.as_posix()] = path

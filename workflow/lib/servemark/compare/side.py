@@ -28,7 +28,7 @@ _SIZES = ("requests", "warmups", "warmup_tokens", "clients", "ramp_up_s", "sendi
 
 
 class LoadKey(NamedTuple):
-    """A load point of a deployment, as ``table.LOAD`` names it without the deployment."""
+    """A load point of a deployment, as ``columns.LOAD`` names it without the deployment."""
 
     workload: str
     concurrency: int | None

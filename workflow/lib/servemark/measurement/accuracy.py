@@ -20,6 +20,8 @@ from servemark.records import Accuracy, AskedCheck, Measurement
 from servemark.records.restarts import configured
 
 RECORD, RESULT = "accuracy.json", "lm-eval.json"
+CSV = "accuracy.csv"
+"""The table of all checks of a run."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from servemark.records import Accuracy
 from servemark.records.restarts import configured
 from servemark.report import table
 
-CSV = "accuracy.csv"
 COLUMNS = {
     "deployment": "string",
     "check": "string",

@@ -3,18 +3,23 @@
 The script uses Vega's expression interpreter, so the report needs no ``unsafe-eval`` (https://vega.github.io/vega/usage/interpreter/).
 """
 
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import vl_convert
 import yaml
 
+from servemark.errors import ServemarkError
+from servemark.records import write_atomically
 from servemark.report import formatting
-from servemark.report.columns import STEADY, THROUGHPUT
-from servemark.report.table import LOAD
+from servemark.report.columns import LOAD, STEADY, THROUGHPUT
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 PERCENTILES = ("p50", "p95", "p99", "mean")
@@ -26,6 +31,7 @@ COLOURS = 8
 PER_DEVICE = "output_tokens_per_s_per_device"
 """A choice of the throughput plot, offered if deployments have different numbers of devices."""
 THROUGHPUTS = {column.name: column.label for column in THROUGHPUT.columns}
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _LOG_FROM = 8
 """The axis is logarithmic if the highest load is at least this many times the lowest."""
 
@@ -46,8 +52,18 @@ class Panel:
 
 @cache
 def bundle() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed`` and sends no request. Takes a second."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed`` and sends no request.
+
+    To make it takes a second, so it is kept in the environment of the interpreter, if that can be written.
+    """
+    digest = hashlib.sha256(f"{version('vl-convert-python')} {_SNIPPET}".encode()).hexdigest()
+    kept = Path(sys.prefix, "share", "servemark", f"vega-{digest[:12]}.js")
+    with suppress(OSError):
+        return kept.read_text(encoding="utf-8")
+    made = str(vl_convert.javascript_bundle(_SNIPPET))
+    with suppress(OSError, ServemarkError):
+        write_atomically(kept, made)
+    return made
 
 
 def plot(name: str, **parts: Any) -> dict[str, Any]:

@@ -28,6 +28,8 @@ _LATENCIES = {
     "e2el": "time from the start of a request to its last token",
 }
 _TERMINAL = ("TTFT mean", "TTFT p50", "TTFT p95", "TTFT p99", "TPOT p50", "E2EL p50")
+LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
+"""The columns that name a load point."""
 STEADY = "steady_"
 """Begins the names of results of the steady state. The rest of the name is that of the same result of the whole run."""
 SEVERAL_TOKENS = 1.05

@@ -8,9 +8,9 @@ from servemark.config.prices import Prices
 from servemark.measurement import telemetry
 from servemark.records import Measurement
 from servemark.records.restarts import configured
+from servemark.report.columns import LOAD
 from servemark.report.gather import RunRecords
 from servemark.report.measured import topology
-from servemark.report.table import LOAD
 
 
 def prices(data: RunRecords) -> Prices | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servemark.measurement import telemetry
 from servemark.measurement.slo import Attainment
 from servemark.records import LoadPoint, Measurement, Topology
+from servemark.records.restarts import configured
+from servemark.report import formatting
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,16 @@ class Row:
     def load(self) -> LoadPoint:
         """Return the measurement's load point."""
         return self.item.load
+
+
+def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Return the measurements in the row order of all tables."""
+    return sorted(measurements, key=_order)
+
+
+def _order(item: Measurement) -> tuple[Any, ...]:
+    at = item.load
+    return (configured(item.deployment), at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
 
 
 def topology(item: Measurement) -> Topology | None:

@@ -38,9 +38,11 @@ from servemark.report import (
     views,
 )
 from servemark.report.charts import TEMPLATES
+from servemark.report.columns import LOAD
 from servemark.report.gaps import attempt_rows, gaps, made_good, rejected_rows
 from servemark.report.gather import RunRecords
-from servemark.report.table import LOAD, aggregate, ordered, rows, tidy
+from servemark.report.measured import ordered
+from servemark.report.table import aggregate, rows, tidy
 
 BLOCK_ID = "servemark-data"
 """The id of the HTML element that holds the data block as JSON."""

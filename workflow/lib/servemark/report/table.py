@@ -16,15 +16,13 @@ from servemark.measurement import thresholds
 from servemark.measurement.intervals import Interval
 from servemark.measurement.slo import Attainment
 from servemark.records import Accounting, Measurement, write_atomically
-from servemark.records.restarts import configured
 from servemark.report import formatting
-from servemark.report.columns import COLUMNS, STEADY, TERMINAL
-from servemark.report.measured import Row, topology
+from servemark.report.columns import COLUMNS, LOAD, STEADY, TERMINAL
+from servemark.report.measured import Row, ordered, topology
 
 SCHEMA = {column.name: column.dtype for column in COLUMNS}
 FIGURES = tuple(column.name for column in COLUMNS if column.figure and column.label)
 _WHY = (f"{STEADY}missing", f"{STEADY}too_few")
-LOAD = ("deployment", "workload", "concurrency", "request_rate_per_s")
 
 
 Attainments = Mapping[tuple[str, str], Attainment]
@@ -45,16 +43,6 @@ def tidy(
     )
     values = [[column.value(row) for column in COLUMNS] for row in found]
     return pd.DataFrame(values, columns=list(SCHEMA)).astype(SCHEMA)
-
-
-def ordered(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Return the measurements in the row order of ``tidy``."""
-    return sorted(measurements, key=_order)
-
-
-def _order(item: Measurement) -> tuple[Any, ...]:
-    at = item.load
-    return (configured(item.deployment), at.workload, *formatting.load_order(at.concurrency, at.request_rate), at.repetition, at.name)
 
 
 def aggregate(frame: pd.DataFrame, figures: Sequence[str] = FIGURES) -> pd.DataFrame:

@@ -11,9 +11,9 @@ from servemark.measurement.slo import PERCENTILES, Attainment, Targets
 from servemark.records import Search
 from servemark.records.restarts import configured
 from servemark.report import charts, comparable, comparison, formatting, views
+from servemark.report.columns import LOAD
 from servemark.report.comparison import OUTPUT, Point, Ratio, Spread
 from servemark.report.gather import RunRecords
-from servemark.report.table import LOAD
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from servemark.measurement import search
 from servemark.report import comparable, comparison, formatting, table, views
+from servemark.report.columns import LOAD
 from servemark.report.comparison import OUTPUT, Row, Spread
 from servemark.report.gather import RunRecords
 
@@ -52,7 +53,7 @@ def _medians(points: Sequence[Mapping[str, Any]], data: RunRecords, rounded: Map
 
 
 def _key(point: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(point[name] for name in table.LOAD)
+    return tuple(point[name] for name in LOAD)
 
 
 def _cells(point: Mapping[str, Any], row: Row | None, rounded: Mapping[str, str]) -> Iterator[str]:

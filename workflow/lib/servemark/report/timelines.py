@@ -10,7 +10,7 @@ from typing import Any
 from servemark.records import Measurement, TelemetryTimeline, Timeline
 from servemark.records.restarts import configured
 from servemark.report.charts import plot
-from servemark.report.table import ordered
+from servemark.report.measured import ordered
 
 SAMPLES = 300
 """Maximum samples of one timeline in the report. In a longer one, each sample is the mean of several seconds."""

@@ -12,8 +12,8 @@ from servemark.records.restarts import configured
 from servemark.report import comparable, formatting
 from servemark.report.columns import STEADY
 from servemark.report.gather import RunRecords
-from servemark.report.measured import replicas
-from servemark.report.table import ordered, rows
+from servemark.report.measured import ordered, replicas
+from servemark.report.table import rows
 
 _OUTPUT = "output_tokens_per_s_median"
 

@@ -28,7 +28,7 @@ def check(found: RunRecords) -> Iterator[Finding]:
             )
             yield from guarded(file, _recomputed(found, file, what, record))
     if any(found.accuracy.values()):
-        yield from guarded(accuracies.CSV, _table(found))
+        yield from guarded(accuracy.CSV, _table(found))
 
 
 def _recomputed(found: RunRecords, file: str, what: str, record: Accuracy) -> Iterator[str]:
@@ -52,8 +52,8 @@ def _recomputed(found: RunRecords, file: str, what: str, record: Accuracy) -> It
 
 
 def _table(found: RunRecords) -> Iterator[str]:
-    path = locate(found.folder, accuracies.CSV)
+    path = locate(found.folder, accuracy.CSV)
     if path is None:
-        yield f"{accuracies.CSV} is missing."
+        yield f"{accuracy.CSV} is missing."
     elif path.read_text(encoding="utf-8") != accuracies.csv_text(found.accuracy, accuracy.minima(found.config)):
-        yield f"{accuracies.CSV} differs from the records of the accuracy checks."
+        yield f"{accuracy.CSV} differs from the records of the accuracy checks."
