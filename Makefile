@@ -8,7 +8,7 @@ SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The lock files list every package, as wheels: pip resolves nothing and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-full slurm-tree slurm-sandbox lint docs setup setup-test generate lock clean help
+.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-slurm-real test-full slurm-tree slurm-sandbox lint docs setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
@@ -34,10 +34,10 @@ test: test-standin test-real
 test-standin: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
-# With `make test`, one after another. With `make --jobs=2 test test-slurm`, the stand-in tests run in parallel with the other two,
-# which wait for their servers most of the time.
-ifneq ($(filter test,$(MAKECMDGOALS)),)
-test-real: $(if $(filter test-slurm,$(MAKECMDGOALS)),test-slurm,test-standin)
+# With `make --jobs=3 test test-slurm`, three parts run in parallel: the stand-in tests, Slurm on the stand-in, and real vLLM. The last two
+# wait for their servers most of the time. Real vLLM needs memory: its tests on Slurm and without it run one after another.
+ifneq ($(filter test-slurm,$(MAKECMDGOALS)),)
+test-real: test-slurm-real
 endif
 
 test-unit: setup-test
@@ -51,12 +51,14 @@ test-integration: setup-test
 test-real: setup-test
 	$(VENV)/bin/python -m pytest .tests/integration -m "real and not faults and not full"
 
-test-slurm: setup-test slurm-tree
-	$(VENV)/bin/python -m pytest .tests/slurm -m "$(SLURM_TESTS)"
+test-slurm: test-slurm-standin test-slurm-real
 
 # Without the tests that build a model environment and run real vLLM.
 test-slurm-standin: setup-test slurm-tree
-	$(VENV)/bin/python -m pytest .tests/slurm --ignore=.tests/slurm/real -m "$(SLURM_TESTS)"
+	$(VENV)/bin/python -m pytest .tests/slurm -m "not real_slurm and $(SLURM_TESTS)"
+
+test-slurm-real: setup-test slurm-tree
+	$(VENV)/bin/python -m pytest .tests/slurm -m "real_slurm and $(SLURM_TESTS)"
 
 # SLURM=24.11 or SLURM=newest: the sandbox's nodes get that release, from a tree of another Debian release; empty: this machine's own.
 SLURM ?=

@@ -94,6 +94,7 @@ def test_dry_run_of_1000_points_ends_in_time(checkout: Checkout):
     assert re.search(r"^measure +1000$", done.text, re.MULTILINE), done.text
 
 
+@pytest.mark.full
 def test_dry_run_of_200_deployments_ends_in_time(checkout: Checkout, capsys: pytest.CaptureFixture[str]):
     checkout.config["workloads"]["chat"]["concurrency"] = list(range(1, 11))
     one = checkout.config["deployments"]["a"]

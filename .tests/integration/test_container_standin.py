@@ -98,6 +98,7 @@ def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout
     assert again.rc == 0 and contained.attempts("a") == [contained.attempts("a")[0]], again.text
 
 
+@pytest.mark.full
 def test_killed_run_leaves_no_process_in_the_image_and_is_resumed(contained: Checkout, image: Path):
     running = contained.start()
     contained.wait_for_progress("chat-c2-r1: 6 requests", seconds=120)

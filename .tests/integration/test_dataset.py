@@ -75,16 +75,18 @@ def test_recorded_prompts_are_measured_judged_and_archived(checkout: Checkout):
 def test_same_rows_under_another_name_come_from_the_ledger(checkout: Checkout):
     recorded(checkout, concurrency=1)
     assert checkout.run().rc == 0
-    key = checkout.record("deployments/a/points/mine-c1-r1.json")["key"]
+    record = checkout.record("deployments/a/points/mine-c1-r1.json")
     (checkout.path / "prompts.jsonl").rename(checkout.path / "moved.jsonl")
     checkout.config["workloads"]["mine"]["dataset"] = {"file": "moved.jsonl"}
     again = checkout.run()
     assert again.rc == 0 and "taken from the ledger" in again.text, again.text
     lines = (checkout.path / "moved.jsonl").read_text().splitlines()
     (checkout.path / "moved.jsonl").write_text("\n".join(lines[:-1]) + "\n")
-    changed = checkout.run()
+    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] == record["key"]
+    changed = checkout.run("--until", "plan_deployment")
     assert changed.rc == 0, changed.text
-    assert checkout.record("deployments/a/points/mine-c1-r1.json")["key"] != key
+    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] != record["key"]
+    assert "measure/a" in checkout.foretold()
 
 
 def changed_copy(found: Path, name: str, tmp_path: Path, at: int) -> Path:

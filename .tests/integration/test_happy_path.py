@@ -125,6 +125,7 @@ def assert_attempts_apart(checkout: Checkout) -> None:
 
 
 def test_deployments_on_one_core_measure_in_sequence(checkout: Checkout):
+    checkout.config["workloads"]["chat"]["concurrency"] = [2]
     done = checkout.run("--cores", "1")
     assert done.rc == 0, done.text
     assert_attempts_apart(checkout)

@@ -72,7 +72,9 @@ def test_interrupted_while_measuring(checkout: Checkout, end: tuple[signal.Signa
     assert checkout.requests_served("a") - served == 8
 
 
-@pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.full) for end in (CTRL_C, HUP)), KILL], ids=NAMES.get)
+# test_next_run_removes_lock_of_killed_one_and_reports_it kills such a run in every `make test`.
+@pytest.mark.full
+@pytest.mark.parametrize("end", [CTRL_C, HUP, KILL], ids=NAMES.get)
 def test_interrupted_while_server_loads(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     running = checkout.start(STANDIN_START_S="60")

@@ -108,14 +108,17 @@ def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
     checkout.wait_for_progress("waiting for vLLM")
     killed.interrupt(signal.SIGKILL)
     assert killed.wait(5).rc == -signal.SIGKILL
+    checkout.assert_all_dead()
     assert list((checkout.path / ".snakemake/locks").iterdir()), "Snakemake's own lock is still there"
 
     again = checkout.run()
 
     assert again.rc == 0, again.text
     assert f"process {killed.process.pid}" in again.text and "removed its lock" in again.text
+    assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
     assert list((checkout.path / ".snakemake/locks").glob("*")) == []
     checkout.assert_all_dead(seconds=2)
+    assert checkout.secrets() == []
 
 
 def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
