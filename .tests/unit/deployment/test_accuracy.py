@@ -15,7 +15,6 @@ from builders.deployed import verdict
 from builders.paths import ROOT
 from servemark import supervisor
 from servemark.config import asked_checks
-from servemark.deployment import accuracy as deployed
 from servemark.deployment.accuracy import Checking
 from servemark.measurement import accuracy_key
 from servemark.measurement.accuracy import RESULT, Checks
@@ -55,11 +54,11 @@ def test_check_is_stored_and_next_time_taken_from_the_ledger(checked):
     plain = checked.plain
     plain.up()
     assert verdict(plain.measure()) == "VALID"
-    assert deployed.missing(plain.plan, checked.store) == 1
+    assert checked.store.missing(plain.plan) == 1
     found = checked.run()
     assert (found.value, found.stderr, found.samples, found.failure) == (0.5, 0.1, 5, None)
     assert [path.name for path in checked.place.iterdir()] == [RESULT], "no prompts and drafts stay"
-    assert deployed.missing(plain.plan, checked.store) == 0
+    assert checked.store.missing(plain.plan) == 0
     plain.stop()
     (checked.place / RESULT).unlink()
     again = checked.run()
@@ -92,7 +91,7 @@ def test_failed_check_has_a_reason_and_the_server_lives_on(checked, behaviour, c
     found = checked.run(**changes)
     assert found.value is None and found.failure.reason == reason and found.failure.remedy
     assert supervisor.is_alive(plain.attempt) and verdict(plain.measure()) == "VALID"
-    assert not list(checked.place.glob("*")) and deployed.missing(plain.plan, checked.store) == 1
+    assert not list(checked.place.glob("*")) and checked.store.missing(plain.plan) == 1
 
 
 def test_check_that_takes_too_long_is_stopped(checked):

@@ -196,7 +196,7 @@ class Place:
 
     @property
     def status(self) -> EndpointStatus:
-        return EndpointStatus.read(self.folder / hold.STATUS)
+        return EndpointStatus.read(self.folder / how_to_use.STATUS)
 
 
 @pytest.fixture

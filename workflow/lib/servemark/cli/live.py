@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from servemark import supervisor
 from servemark.deployment import attempts
-from servemark.deployment.hold import STATUS
+from servemark.deployment.how_to_use import STATUS
 from servemark.errors import ServemarkError
 from servemark.processes.identity import Identity
 from servemark.records import Cluster, EndpointStatus

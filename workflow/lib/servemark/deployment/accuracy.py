@@ -19,23 +19,17 @@ from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.launch import command_lines
 from servemark.measurement import accuracy, accuracy_key, reasons
-from servemark.measurement.accuracy import RESULT, Checks
+from servemark.measurement.accuracy import RESULT, STAGE, Checks
 from servemark.measurement.ledger import Ledger, file_sha256
 from servemark.measurement.verdict import ServerFacts
 from servemark.processes.children import ToolResult
-from servemark.records import Accuracy, Environment, Failure, Plan, PlannedCheck, Ready, utc_now
+from servemark.records import Accuracy, Environment, Failure, PlannedCheck, Ready, utc_now
 from servemark.supervisor.process_request import DaemonRequest
 
-STAGE = "check_accuracy"
 # What lm-eval's libraries write if they cannot fetch a task's data.
 _UNREACHABLE = re.compile(
     r"OfflineModeIsEnabled|LocalEntryNotFoundError|Couldn't reach|Couldn't find cache for|Temporary failure in name resolution|ConnectError"
 )
-
-
-def missing(plan: Plan, store: Checks) -> int:
-    """Return the number of a plan's accuracy checks that have no stored result."""
-    return sum(store.find(check.key) is None for check in plan.checks)
 
 
 @dataclass(frozen=True)

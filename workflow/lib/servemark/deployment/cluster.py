@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.deployment import accuracy, attempts, executors, node_checks, telemetry
+from servemark.deployment import attempts, executors, node_checks, telemetry
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, new_scratch, on_node
-from servemark.deployment.search import missing_trials
+from servemark.deployment.trials import missing_trials
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
@@ -49,7 +49,7 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
             not hold
             and not ledger.missing(keys)
             and not missing_trials(here.config, plan, ledger)
-            and not accuracy.missing(plan, Checks(ledger.root))
+            and not Checks(ledger.root).missing(plan)
         )
 
     if complete():

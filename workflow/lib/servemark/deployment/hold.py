@@ -25,7 +25,6 @@ from servemark.supervisor import ownership
 from servemark.weights import chat_template
 
 STAGE = "hold_endpoint"
-STATUS = "status.json"
 HEARTBEAT_S = 5.0
 # Pause between two checks of whether the deployment has ended.
 TICK_S = 0.3
@@ -200,7 +199,7 @@ class Holding:
                 running=usage.running,
                 why=why,
             )
-            status.write(self.here.deployment / STATUS)
+            status.write(self.here.deployment / how_to_use.STATUS)
 
 
 _NOT_STARTED = Failure(

@@ -17,6 +17,8 @@ from servemark.processes import identity
 from servemark.records import write_atomically
 
 NAME = "how-to-use.txt"
+# The record of the endpoint's state, next to the page.
+STATUS = "status.json"
 # Local end of the tunnel: the port of vLLM's own examples.
 TUNNEL_PORT = 8000
 # A network that drops packets gives no error; one that works connects within milliseconds.

@@ -16,9 +16,10 @@ from typing import Any
 from servemark.errors import ServemarkError
 from servemark.measurement.ledger import file_sha256, link_or_copy, store_entry
 from servemark.measurement.reasons import reason
-from servemark.records import Accuracy, AskedCheck, Measurement
+from servemark.records import Accuracy, AskedCheck, Measurement, Plan
 from servemark.records.restarts import configured
 
+STAGE = "check_accuracy"
 RECORD, RESULT = "accuracy.json", "lm-eval.json"
 CSV = "accuracy.csv"
 """The table of all checks of a run."""
@@ -160,6 +161,10 @@ class Checks:
         except OSError:
             return None
         return (record, entry / RESULT) if intact else None
+
+    def missing(self, plan: Plan) -> int:
+        """Return the number of a plan's accuracy checks that have no stored result."""
+        return sum(self.find(check.key) is None for check in plan.checks)
 
     def store(self, record: Accuracy, result: Path) -> None:
         """Store a finished check; a damaged entry is replaced."""

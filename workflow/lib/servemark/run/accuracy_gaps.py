@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servemark.deployment.accuracy import STAGE
+from servemark.measurement.accuracy import STAGE
 from servemark.measurement.reasons import OUTSIDE, remedy
 from servemark.records import Accuracy, Failure
 

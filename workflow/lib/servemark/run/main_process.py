@@ -24,7 +24,7 @@ from servemark.config.problems import Problem
 from servemark.config.restarts import starts
 from servemark.config.searches import searches
 from servemark.deployment import attempts, how_to_use
-from servemark.deployment.search import trial_names
+from servemark.deployment.trials import trial_names
 from servemark.display import screen
 from servemark.display.display import Display
 from servemark.display.queue import Queue

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from servemark.config.model import Config
 from servemark.config.restarts import deployment_of, starts
 from servemark.config.searches import most_points
-from servemark.deployment import accuracy
-from servemark.deployment.search import missing_trials
+from servemark.deployment.trials import missing_trials
 from servemark.errors import ConfigError
 from servemark.measurement.accuracy import Checks
 from servemark.measurement.ledger import Ledger
@@ -186,7 +185,7 @@ def missing_points(config: Config, plan: Path) -> int | None:
     return (
         len(ledger.missing(point.key for point in found.points))
         + missing_trials(config, found, ledger)
-        + accuracy.missing(found, Checks(ledger.root))
+        + Checks(ledger.root).missing(found)
     )
 
 

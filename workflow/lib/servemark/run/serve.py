@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servemark import supervisor
 from servemark.deployment import attempts, how_to_use
-from servemark.deployment.hold import STATUS
+from servemark.deployment.how_to_use import STATUS
 from servemark.errors import ConfigError
 from servemark.files import storage
 
