@@ -8,7 +8,7 @@ SLURM_TESTS := (core or not faults) and not real_slurm_full and not full
 # The lock files list every package, as wheels: pip resolves nothing and builds nothing.
 INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --no-deps --only-binary :all:
 
-.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-slurm-real test-full slurm-tree slurm-sandbox lint docs setup setup-test generate lock clean help
+.PHONY: demo test test-standin test-unit test-integration test-real test-slurm test-slurm-standin test-slurm-real test-setup test-full slurm-tree slurm-sandbox lint docs setup setup-test generate lock clean help
 
 help:
 	@echo "make demo   set up, then measure a tiny model on real vLLM (CPU): results/demo/report.html"
@@ -59,6 +59,10 @@ test-slurm-standin: setup-test slurm-tree
 
 test-slurm-real: setup-test slurm-tree
 	$(VENV)/bin/python -m pytest .tests/slurm -m "real_slurm and $(SLURM_TESTS)"
+
+# `make setup` without a network, and the executor's package alone.
+test-setup: setup-test
+	$(VENV)/bin/python -m pytest .tests/setup
 
 # SLURM=24.11 or SLURM=newest: the sandbox's nodes get that release, from a tree of another Debian release; empty: this machine's own.
 SLURM ?=

@@ -21,11 +21,11 @@ def verified(checkout: Checkout) -> tuple[str, ...]:
 def test_archives_of_changed_and_resumed_runs_verify(checkouts: Callable[[], Checkout]):
     checkout = checkouts()
     deployments, chat = checkout.config["deployments"], checkout.config["workloads"]["chat"]
-    chat |= {"repetitions": 2, "clients": 2, "concurrency": [2]}
+    chat |= {"repetitions": 2, "clients": 2, "concurrency": [2], "requests": 12}
     deployments["b"] |= {"topology": {"data_parallel": 2}, "options": {"max-model-len": 256, "no-enable-prefix-caching": True}}
     assert verified(checkout) == ()
     # Another option, and thresholds that judge the other deployment's stored points again.
-    checkout.config["verdict"]["min_requests_per_slot"] = 1.0
+    checkout.config["verdict"]["min_requests_per_slot"] = 0.5
     deployments["a"]["options"] = {"max-model-len": 384}
     assert verified(checkout) == ()
     # The option back: the points come from the ledger, and the latest attempt had the other option. One more load: others are newer.

@@ -43,15 +43,9 @@ def start_second_point(checkout: Checkout) -> Running:
     return run
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "results",
-        pytest.param("snakemake", marks=pytest.mark.full),
-        pytest.param("cache", marks=pytest.mark.full),
-        pytest.param("scratch", marks=pytest.mark.full),
-    ],
-)
+# Every `make test` starts such a run in the next test, on the disk of the results.
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["results", "snakemake", "cache", "scratch"])
 def test_run_on_full_disk_is_refused_before_it_starts(checkout: Checkout, disks, name: str):
     disk = place(checkout, name)
     disks.mount(disk)
@@ -79,7 +73,9 @@ def test_results_disk_full_while_measuring_loses_no_finished_point(checkout: Che
     checkout.assert_all_dead()
     assert checkout.started_at("a") == finished and len(finished) == 1
     assert checkout.rejected() == {}
+    tried = checkout.attempts("a")
     assert_names(checkout.run(), disk)
+    assert checkout.attempts("a") == tried, "refused before it starts"
     disks.free(disk)
     again = checkout.run()
     assert again.rc == 0, again.text
