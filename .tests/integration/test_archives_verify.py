@@ -25,7 +25,7 @@ def test_archives_of_changed_and_resumed_runs_verify(checkouts: Callable[[], Che
     deployments["b"] |= {"topology": {"data_parallel": 2}, "options": {"max-model-len": 256, "no-enable-prefix-caching": True}}
     assert verified(checkout) == ()
     # Another option, and thresholds that judge the other deployment's stored points again.
-    checkout.config["verdict"]["min_requests_per_slot"] = 0.5
+    checkout.config["verdict"]["min_requests_per_slot"] = 1.0
     deployments["a"]["options"] = {"max-model-len": 384}
     assert verified(checkout) == ()
     # The option back: the points come from the ledger, and the latest attempt had the other option. One more load: others are newer.

@@ -90,9 +90,9 @@ def visit(tmp_path: Path) -> Iterator:
                 "addEventListener('securitypolicyviolation', "
                 "event => console.error(`CSP ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"
             )
-            page.goto(file.as_uri())
+            page.goto(file.as_uri(), timeout=120_000)
             if options.get("java_script_enabled", True):
-                page.wait_for_selector("html[data-drawn=true]", timeout=60_000)
+                page.wait_for_selector("html[data-drawn=true]", timeout=120_000)
             return Visit(page, seen, file.as_uri())
 
         yield open_page

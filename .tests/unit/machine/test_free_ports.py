@@ -1,3 +1,4 @@
+import contextlib
 import socket
 
 import pytest
@@ -20,6 +21,14 @@ def server_that_loads(port=0):
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((HOST, port))
     return bound
+
+
+def server_that_loads_above(port):
+    """Return the same on the next port that no other program has."""
+    for number in range(port + 1, port + 20):
+        with contextlib.suppress(OSError):
+            return server_that_loads(number)
+    raise AssertionError(f"no free port above {port}")
 
 
 def test_port_with_a_listening_program_is_taken(taken):
@@ -47,10 +56,10 @@ def test_port_with_closed_connections_is_free():
 
 def test_found_ports_are_free_and_distinct(taken, monkeypatch):
     monkeypatch.setattr(network, "PORTS", range(taken, taken + 40))
-    with server_that_loads(taken + 1):
+    with server_that_loads_above(taken) as loading:
         first = network.find_ports(HOST, 3, start=0)
         second = network.find_ports(HOST, 3, start=0)
-    assert len({*first, *second, taken, taken + 1}) == 8
+        assert len({*first, *second, taken, loading.getsockname()[1]}) == 8
 
 
 def test_server_can_bind_a_reserved_port():
