@@ -206,6 +206,23 @@ def test_changed_option_reruns_only_its_deployment(measured: Checkout):
     assert measured.digests("b") == other and len(measured.attempts("b")) == 1
 
 
+def test_edit_before_an_interrupted_run_reaches_every_deployment(measured: Checkout):
+    # confirm_plans has to run, which hides the changed plan of a and the changed thresholds of b from Snakemake.
+    measured.config["deployments"]["a"]["options"]["max-num-seqs"] = 8
+    tighten(measured)
+    assert measured.run("--until", "plan_deployment").rc == 0
+    keys = {point["load"]["name"]: point["key"] for point in measured.record("deployments/a/plan.json")["points"]}
+    assert {name: point["key"] for name, point in measured.points("a").items()} != keys
+    begin = time.time()
+
+    again = measured.run()
+
+    assert again.rc == 0, again.text
+    assert measured.ran(begin) == plans("a", "b")
+    assert {name: point["key"] for name, point in measured.points("a").items()} == keys
+    assert {point["thresholds"]["max_burst_fraction"] for point in measured.points("b").values()} == {0.8}
+
+
 def test_edited_package_measures_again_and_a_moved_one_does_not(measured: Checkout, tmp_path: Path):
     measured.keep("a")
     before = measured.started_at("a")

@@ -15,7 +15,7 @@ from builders.places import site_packages
 from servemark.config.model import Config
 from servemark.environments.build import MARKER
 from servemark.measurement.ledger import Ledger
-from servemark.records import Environment, Manifest, Measurement, Plan, PlannedSearch, Reason, Search, SearchTrial
+from servemark.records import Accuracy, Environment, Manifest, Measurement, Plan, PlannedCheck, PlannedSearch, Reason, Search, SearchTrial
 from servemark.run import restore
 from servemark.weights import staging
 
@@ -99,7 +99,7 @@ def test_deleted_measurement_is_restored_from_its_record(run: Run, lost: str):
     assert run.ledger.find(key).raw.read_text() == "chat-c1"
 
 
-@pytest.mark.parametrize("also", ["record", "raw", "other raw", "other key", "INVALID", "interrupted", "plan", "broken record"])
+@pytest.mark.parametrize("also", ["record", "raw", "other raw", "INVALID", "interrupted", "plan", "broken record"])
 def test_point_without_matching_record_is_not_restored(run: Run, also: str):
     path, raw = run.point("chat-c1"), run.raw("chat-c1")
     shutil.rmtree(run.ledger.root)
@@ -111,8 +111,6 @@ def test_point_without_matching_record_is_not_restored(run: Run, also: str):
             raw.unlink()
         case "other raw":
             raw.write_text("other")
-        case "other key":
-            Measurement.read(path).model_copy(update={"key": "f" * 64}).write(path)
         case "INVALID":
             Measurement.read(path).model_copy(update={"verdict": "INVALID"}).write(path)
         case "interrupted":
@@ -125,6 +123,37 @@ def test_point_without_matching_record_is_not_restored(run: Run, also: str):
             path.write_text("{")
     assert run.make_good() == []
     assert run.ledger.missing(POINTS.values()) == tuple(POINTS.values())
+
+
+@pytest.mark.parametrize("old", ["key", "thresholds", "search", "targets", "check"])
+def test_deployment_with_a_record_of_an_older_configuration_is_planned_again(run: Run, old: str):
+    deployment = run.folder / "deployments" / "plain"
+    path, plan = deployment / "plan.json", Plan.read(deployment / "plan.json")
+    asked = PlannedSearch(workload="chat", variable="concurrency", low=1, high=8, trials=3)
+    ended = Search(deployment="plain", asked=asked, targets={}, trials=(), meets=1, misses=None, ended="trials_used")
+    check = PlannedCheck(name="math", limit=8, lock="c" * 64, key="a" * 64)
+    result = Accuracy(deployment="plain", check=check, key_parts={})
+    measured = Measurement.read(run.point("chat-c1"))
+    plan.model_copy(update={"searches": (asked,), "checks": (check,)}).write(path)
+    ended.write(Search.path(deployment, "chat"))
+    result.write(deployment / "checks" / "math" / "accuracy.json")
+    same = run.config.verdict.max_burst_fraction
+    measured.model_copy(update={"thresholds": {"max_burst_fraction": same, "of_another_version": 3.0}}).write(run.point("chat-c1"))
+    assert run.make_good() == [] and path.exists()
+    match old:
+        case "key":
+            measured.model_copy(update={"key": "f" * 64}).write(run.point("chat-c1"))
+        case "thresholds":
+            measured.model_copy(update={"thresholds": {"max_burst_fraction": same / 2}}).write(run.point("chat-c1"))
+        case "search":
+            ended.model_copy(update={"asked": asked.model_copy(update={"high": 16})}).write(Search.path(deployment, "chat"))
+        case "targets":
+            ended.model_copy(update={"targets": {"ttft_ms": {"p50": 5.0}}}).write(Search.path(deployment, "chat"))
+        case "check":
+            changed = result.model_copy(update={"check": check.model_copy(update={"key": "b" * 64})})
+            changed.write(deployment / "checks" / "math" / "accuracy.json")
+    assert len(run.make_good()) == 1 and not path.exists()
+    assert run.point("chat-c1").exists() and run.raw("chat-c1").exists()
 
 
 def test_search_without_the_files_of_a_trial_is_made_again(run: Run):

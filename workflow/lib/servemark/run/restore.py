@@ -1,4 +1,4 @@
-"""Restore what was deleted from ledger and cache, and find changed environments: Snakemake only checks the records."""
+"""Restore what was deleted from ledger and cache, and find changed environments and outdated records, which Snakemake does not."""
 
 import contextlib
 import shutil
@@ -14,6 +14,7 @@ from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.measurement.ledger import Ledger, is_keepable
 from servemark.progress import Progress
 from servemark.records import Environment, Manifest, Measurement, Plan, Search
+from servemark.run.outdated import is_outdated
 from servemark.weights.manifest import verify
 
 
@@ -28,6 +29,10 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
     messages = []
     if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in starts(config)):
         messages.append(f"{restored} measurement(s) were missing in the ledger. servemark stored them again from their records.")
+    for name in starts(config):
+        if is_outdated(folder := run_folder / "deployments" / name, config):
+            (folder / "plan.json").unlink()
+            messages.append(f"Records of {name} are older than the configuration. servemark plans it again and renews them.")
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"
         if (manifest := Manifest.read_or_none(path)) and _model_is_gone(manifest):
