@@ -102,7 +102,7 @@ def findings(config: Config) -> Iterator[Finding]:
 
 
 def _refused(config: Config) -> Iterator[Finding]:
-    """Yield requests above ``max-model-len`` and bad topologies of built-in models. Only the plan knows recorded rows and other shapes."""
+    """Yield requests above ``max-model-len`` and bad topologies of built-in models. Only the plan has the others."""
     for start in starts(config):
         name = configured(start)
         if start == name:

@@ -90,7 +90,7 @@ def check(
 def temporary_folder(log: Path) -> Path:
     """Return the folder for temporary files, which vLLM's import makes.
 
-    It is below the run's folder, so that the next check removes it after a killed one.
+    It is below the run's folder, so the next check removes it if this one was killed.
     """
     return log.with_suffix(".tmp").absolute()
 

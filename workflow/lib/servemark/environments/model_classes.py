@@ -99,7 +99,9 @@ def describe(
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         if not _described(place):
-            text = f"The model class {architecture} was not described: {why}. Each server does this at its first start."
+            text = (
+                f"vLLM did not describe the model class {architecture}: {why}. No action needed: each server does this at its first start."
+            )
             progress.say(text)
             with log.open("a") as stream:
                 stream.write(f"servemark: {text}\n")
@@ -116,7 +118,7 @@ def copies(cache: Path, digest: str, root: str) -> dict[str, str]:
 
 
 def folder(cache: Path, digest: str) -> Path:
-    """Return the folder of an environment's descriptions. Each user has one, because servers believe what it contains."""
+    """Return the folder of an environment's descriptions. Each user has one: servers use its files without checking who wrote them."""
     return (cache / f"{FOLDER}-{os.getuid()}" / hashlib.sha256(digest.encode()).hexdigest()[:16]).absolute()
 
 

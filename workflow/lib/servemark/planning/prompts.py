@@ -43,7 +43,7 @@ def longest_rows(
 ) -> dict[str, str]:
     """Return the place of the longest prompt of each workload with a dataset, for a message; arguments as of :func:`resolved`.
 
-    A user's file has a line for each staged row. Of other sources the staged file is named. Without ``tokenizer.json`` no place is known.
+    A user's file has one line for each staged row. For other sources, name the staged file. Without ``tokenizer.json`` there is no place.
     """
     found = {}
     for load in {load.workload: load for load in points if isinstance(load.prompts, StagedPrompts)}.values():

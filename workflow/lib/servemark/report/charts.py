@@ -54,7 +54,7 @@ class Panel:
 def bundle() -> str:
     """Return Vega, Vega-Lite and vega-embed as one script that sets ``window.vegaEmbed`` and sends no request.
 
-    To make it takes a second, so it is kept in the environment of the interpreter, if that can be written.
+    Making it takes a second, so servemark keeps it in the interpreter's environment if it can write there.
     """
     digest = hashlib.sha256(f"{version('vl-convert-python')} {_SNIPPET}".encode()).hexdigest()
     kept = Path(sys.prefix, "share", "servemark", f"vega-{digest[:12]}.js")

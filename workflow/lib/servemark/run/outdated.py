@@ -1,8 +1,8 @@
 """Find deployments whose records belong to an older plan, or to older thresholds or latency targets.
 
-Snakemake does not rerun them in every case: if a job has to run, Snakemake ignores the changes of all jobs downstream of it, and an
-``ancient()`` input ends what the job itself causes (DAG.update_needrun, 9.27.1). confirm_plans is such a job. So records stayed old if
-a run had ended between plan_deployment and confirm_plans, or if one edit changed the plan of one deployment and the thresholds of all.
+Snakemake does not rerun all of their jobs. If a job has to run, Snakemake ignores changes of jobs downstream of it, and an ``ancient()``
+input stops what the job itself causes (DAG.update_needrun, 9.27.1). confirm_plans is such a job. So records stay old after a run that ended
+between plan_deployment and confirm_plans, or if one edit changes the plan of one deployment and the thresholds of all.
 """
 
 from pathlib import Path

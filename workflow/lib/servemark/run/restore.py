@@ -32,7 +32,10 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
     for name in starts(config):
         if is_outdated(folder := run_folder / "deployments" / name, config):
             (folder / "plan.json").unlink()
-            messages.append(f"Records of {name} are older than the configuration. servemark plans it again and renews them.")
+            messages.append(
+                f"Records of {name} do not match the configuration. servemark plans this deployment again "
+                "and measures only what the ledger does not have. No action needed."
+            )
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"
         if (manifest := Manifest.read_or_none(path)) and _model_is_gone(manifest):
