@@ -191,7 +191,7 @@ class Checkout:
         path = self.results / "progress.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for_progress(self, text: str, *, subject: str | None = None, seconds: float = 60) -> dict[str, Any]:
+    def wait_for_progress(self, text: str, *, subject: str | None = None, seconds: float = 180) -> dict[str, Any]:
         """Wait until a stage has printed ``text`` (about one deployment, environment or model)."""
 
         def said() -> dict[str, Any] | None:

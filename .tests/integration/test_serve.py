@@ -197,7 +197,8 @@ def test_several_endpoints_on_one_machine_are_refused_with_targets(checkout: Che
 
 
 def test_measured_deployment_is_listed_and_stopped(only_a: Checkout):
-    running = only_a.start(STANDIN_TOKEN_S="0.2")
+    # Slow enough that both commands end before the first point does, also on a busy machine.
+    running = only_a.start(STANDIN_TOKEN_S="0.8")
     only_a.wait_for_progress("chat-c1-r1: 6 requests")
     (shown,) = living(only_a)
     assert (shown["deployment"], shown["purpose"]) == ("a", "measured")
