@@ -130,7 +130,9 @@ def test_deployment_with_a_record_of_an_older_configuration_is_planned_again(run
     deployment = run.folder / "deployments" / "plain"
     path, plan = deployment / "plan.json", Plan.read(deployment / "plan.json")
     asked = PlannedSearch(workload="chat", variable="concurrency", low=1, high=8, trials=3)
-    ended = Search(deployment="plain", asked=asked, targets={}, trials=(), meets=1, misses=None, ended="trials_used")
+    run.config = Config.model_validate(run.config.model_dump(mode="json") | {"slo": {"ttft_ms": {"p50": 4}}})
+    wanted = {"ttft_ms": {"p50": 4.0}}
+    ended = Search(deployment="plain", asked=asked, targets=wanted, trials=(), meets=1, misses=None, ended="trials_used")
     check = PlannedCheck(name="math", limit=8, lock="c" * 64, key="a" * 64)
     result = Accuracy(deployment="plain", check=check, key_parts={})
     measured = Measurement.read(run.point("chat-c1"))
