@@ -57,7 +57,7 @@ def killed_at_the_end() -> Iterator[Callable[[Any], Any]]:
 def wait_for() -> Callable[..., None]:
     """Wait until a condition holds, and fail when it does not in time."""
 
-    def wait(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true in time"
