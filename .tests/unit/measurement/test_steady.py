@@ -50,6 +50,15 @@ def test_throughput_is_that_of_the_long_run_within_two_percent(kind, slots, each
     assert max(abs(one - 1) for one in found) < 0.03
 
 
+@pytest.mark.parametrize("slots", SLOTS)
+def test_total_throughput_of_equal_outputs_is_that_of_the_long_run_within_one_percent(slots):
+    output, _ = truth("fixed", slots)
+    known = output * (256 + 1024) / 256
+    found = [measured("fixed", slots, 3, seed)[1].steady.total_throughput / known for seed in seeds(slots)]
+    assert np.mean(found) == pytest.approx(1.0, abs=0.01)
+    assert max(abs(one - 1) for one in found) < 0.02
+
+
 @pytest.mark.parametrize("slots", [8, 32])
 def test_whole_run_of_uneven_outputs_is_too_slow_but_not_steady_state(slots):
     known, _ = truth("uniform", slots)
