@@ -66,7 +66,7 @@ def test_first_format_lists_unchecked_files(run, monkeypatch):
     run.edit("report.html", lambda _: "a page without a block")
     result = sealed_with(run, monkeypatch, first)
     assert result.wrong == () and result.sealed_by.format == 1
-    assert [text.partition(" ")[0] for text in result.not_checked] == ["report.html", "run.json", "checks"]
+    assert [text.partition(" ")[0] for text in result.not_checked] == ["report.html", "run.json", "checks", "requests_overtaken"]
     assert result.not_checked[0] in result.summary()
 
 

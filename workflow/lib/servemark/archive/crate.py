@@ -26,12 +26,13 @@ from servemark.report import gather
 from servemark.report.gather import RunRecords
 
 CRATE = "ro-crate-metadata.json"
-FORMAT = 4
+FORMAT = 5
 """The archive's format, which the crate states as ``schemaVersion``.
 
 Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
 were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals. Per-request
-results of format 3 contain the outputs' texts, and its data block has no share of prefix cache hits.
+results of format 3 contain the outputs' texts, and its data block has no share of prefix cache hits. Measurements of format 4 were judged
+without `requests_overtaken`.
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

@@ -42,7 +42,7 @@ def reasons(good: Sequence[Request]) -> Iterator[Reason]:
         return
     ends = np.concatenate([request.start + request.ttft + np.cumsum(request.itls) for request in streams])[long]
     waits = gaps[long]
-    reading = _Reading(starts, ttfts)
+    reading = Reading(starts, ttfts)
     usual_s, long_s = np.percentile(ttfts / np.maximum(1.0, reading.mean(starts, starts + ttfts)), [50, 95])
     firsts = np.sort(starts + ttfts)
     read = np.searchsorted(firsts, ends) - np.searchsorted(firsts, ends - waits)
@@ -57,10 +57,11 @@ def reasons(good: Sequence[Request]) -> Iterator[Reason]:
         yield reason(STALLED, detail)
 
 
-class _Reading:
+class Reading:
     """Requests that wait for their first token, over time."""
 
     def __init__(self, starts: np.ndarray, ttfts: np.ndarray):
+        """Count the requests that started at ``starts`` and waited ``ttfts`` seconds."""
         moments = np.concatenate([starts, starts + ttfts])
         order = np.argsort(moments, kind="stable")
         self._moments = moments[order]
@@ -68,6 +69,6 @@ class _Reading:
         self._sums = np.concatenate([[0.0], np.cumsum(np.diff(self._moments) * counts[:-1])])
 
     def mean(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return their mean number in each time."""
+        """Return their mean number from each of ``begins`` to its end."""
         sums = np.interp(ends, self._moments, self._sums) - np.interp(begins, self._moments, self._sums)
         return np.asarray(sums / np.maximum(ends - begins, 1e-9))

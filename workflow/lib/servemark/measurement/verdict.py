@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from servemark.measurement import clients, counters, laws, repetitions, silence, stalls, statistics, steady, telemetry
+from servemark.measurement import clients, counters, laws, overtaken, repetitions, silence, stalls, statistics, steady, telemetry
 from servemark.measurement.in_flight import InFlight
 from servemark.measurement.raw import RawError, RawResult, Request
 from servemark.measurement.reasons import TABLE, reason
@@ -104,7 +104,7 @@ def judge(
         reasons += laws.reasons(raw, load, thresholds, server.options)
         if server.interrupted is None:
             paused = list(silence.reasons(raw, load))
-            reasons += paused or stalls.reasons(good)
+            reasons += paused or [*stalls.reasons(good), *overtaken.reasons(good, InFlight.of(good).most if good else 0)]
         if any(one.code == silence.INTERRUPTED for one in reasons):
             # A pause stops the samples, too.
             reasons = [one for one in reasons if one.code != "client_cpu_unknown"]
