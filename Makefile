@@ -32,11 +32,13 @@ test: test-standin test-real
 
 # One run: unit tests use the cores while integration tests wait. The long files come first, so that none runs alone at the end.
 test-standin: setup-test
-	$(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
+	$(LATER) $(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
 # With `make --jobs=2 test test-slurm`, the stand-in tests run in parallel with the others, which wait for their servers most of the time:
 # Slurm on the stand-in, real vLLM on Slurm, real vLLM. With three parts at once, real vLLM on Slurm took 18 minutes instead of 14.
+# The others take longer, so they get the cores first.
 ifneq ($(filter test-slurm,$(MAKECMDGOALS)),)
+LATER := nice -n 5
 test-slurm-real: test-slurm-standin
 test-real: test-slurm-real
 endif
@@ -73,7 +75,7 @@ slurm-tree: setup-test
 
 # More cases of the tests above: more faults, more topologies, the sandbox itself.
 test-full: setup-test
-	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_REQUIRE_CONTAINERS=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/slurm -m "full or faults or real_slurm_full"
+	SERVEMARK_REQUIRE_REAL=1 SERVEMARK_REQUIRE_SLURM=1 SERVEMARK_REQUIRE_CONTAINERS=1 SERVEMARK_FAULT_TABLE="$$PWD/$(FAULT_TABLE)" $(VENV)/bin/python -m pytest .tests/unit $(PLUGIN_TESTS) .tests/integration .tests/web .tests/slurm -m "full or faults or real_slurm_full"
 	$(MAKE) test-slurm-standin SLURM=24.11
 	$(MAKE) test-slurm-standin SLURM=newest
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders import report_data, report_data_cluster, report_data_repeated
 
 BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes, report_data_repeated.repeated)
+# Together these two have every section of a report.
+_ALL_SECTIONS = (report_data.troubled, report_data_cluster.two_nodes)
+EACH = [pytest.param(build, id=build.__name__, marks=() if build in _ALL_SECTIONS else pytest.mark.full) for build in BUILDS]
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 780}

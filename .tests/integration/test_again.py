@@ -17,6 +17,8 @@ from servemark import verification
 POINT = 7
 
 
+# test_lost_files_are_restored_and_only_lost_results_remeasured loses all records at once.
+@pytest.mark.full
 def test_deleted_record_is_restored_from_ledger(measured: Checkout):
     before, other, served = measured.started_at("a"), measured.digests("b"), measured.requests_served("a")
     (measured.results / "deployments/a/points/chat-c2-r1.json").unlink()

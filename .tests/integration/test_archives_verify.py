@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+import pytest
+
 from integration.harness import RUN, Checkout
 from servemark import verification
 
@@ -18,6 +20,8 @@ def verified(checkout: Checkout) -> tuple[str, ...]:
     return result.not_checked
 
 
+# Other tests verify the archive of a run after each kind of change: accuracy, exports, restarts, remeasured points.
+@pytest.mark.full
 def test_archives_of_changed_and_resumed_runs_verify(checkouts: Callable[[], Checkout]):
     checkout = checkouts()
     deployments, chat = checkout.config["deployments"], checkout.config["workloads"]["chat"]

@@ -116,6 +116,8 @@ def test_killed_run_leaves_no_process_in_the_image_and_is_resumed(contained: Che
     assert contained.started_at("a").items() >= before.items() and len(contained.started_at("a")) == 2
 
 
+# test_moved_tag_gives_another_environment covers another digest of an image.
+@pytest.mark.full
 def test_changed_image_is_measured_again(contained: Checkout, image: Path, tmp_path: Path):
     own = tmp_path / "own"
     shutil.copytree(image, own, symlinks=True)

@@ -83,6 +83,8 @@ def test_results_disk_full_while_measuring_loses_no_finished_point(checkout: Che
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
 
 
+# The test before this one has a disk that refuses writes, too.
+@pytest.mark.full
 def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Checkout, disks):
     disk = checkout.path / "results"
     disks.mount_disk(disk)

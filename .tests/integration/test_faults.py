@@ -148,6 +148,8 @@ def test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap(checkout
     checkout.assert_all_dead(seconds=2)
 
 
+# test_serve.py of the unit tests has a taken port as well.
+@pytest.mark.full
 def test_taken_port_is_named_with_a_remedy(checkout: Checkout):
     with socket.socket() as mine:
         mine.bind(("127.0.0.1", 0))

@@ -44,11 +44,19 @@ def _need(condition: bool, why: str) -> None:
 
 
 @pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    """Return the folder for screenshots: SERVEMARK_SCREENSHOTS, or the test's own."""
-    folder = Path(os.environ.get("SERVEMARK_SCREENSHOTS") or tmp_path / "screenshots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def shoot() -> Callable[..., None]:
+    """Return ``shoot(part, name, **options)``, which takes a screenshot of a page or an element.
+
+    It writes to the folder in SERVEMARK_SCREENSHOTS, and does nothing without this variable: an image of a whole report takes seconds.
+    """
+    folder = os.environ.get("SERVEMARK_SCREENSHOTS")
+
+    def take(part: object, name: str, **options: object) -> None:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            part.screenshot(path=Path(folder) / name, **options)
+
+    return take
 
 
 @pytest.fixture

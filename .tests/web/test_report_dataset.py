@@ -16,7 +16,7 @@ def bars(page, chart: str):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_lengths_are_drawn_with_their_unit_and_tabled(visit, shots, scheme):
+def test_lengths_are_drawn_with_their_unit_and_tabled(visit, shoot, scheme):
     visited = visit(render(report_data_dataset.run()), viewport=DESKTOP, color_scheme=scheme)
     page = visited.page
     for chart in LENGTHS:
@@ -29,8 +29,8 @@ def test_lengths_are_drawn_with_their_unit_and_tabled(visit, shots, scheme):
     assert tables.count() == 6
     assert [row.strip() for row in tables.nth(4).locator("thead th").all_text_contents()] == ["Tokens", "plain", "ray-tp2"]
     assert page.locator("#figures th", has_text="cached %").count() == 1
-    page.locator("#distribution").screenshot(path=shots / f"lengths-{scheme}.png")
-    page.locator("#figures").screenshot(path=shots / f"cached-{scheme}.png")
+    shoot(page.locator("#distribution"), f"lengths-{scheme}.png")
+    shoot(page.locator("#figures"), f"cached-{scheme}.png")
     quiet(visited)
 
 

@@ -9,15 +9,19 @@ from itertools import pairwise
 import pytest
 
 from builders import report_data, report_data_cluster
-from builders.drawings import BUILDS, CURVES, DESKTOP, PHONE, points, quiet, settle, texts
+from builders.drawings import BUILDS, CURVES, DESKTOP, EACH, PHONE, points, quiet, settle, texts
 from servemark.report import charts, formatting
 from servemark.report.page import render
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_report_loads_nothing_and_breaks_no_policy(visit, build):
+def test_report_loads_nothing_breaks_no_policy_and_orders_headings(visit, build):
     visited = visit(render(build()), viewport=DESKTOP)
     assert visited.page.title() == f"{build().run}: servemark report"
+    levels = visited.page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
     quiet(visited)
 
 
@@ -188,20 +192,20 @@ def test_hostile_text_is_shown_and_inert(visit):
     quiet(visited)
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_phone_needs_no_horizontal_scrolling(visit, shots, build):
+@pytest.mark.parametrize("build", EACH)
+def test_phone_needs_no_horizontal_scrolling(visit, shoot, build):
     visited = visit(render(build()), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
     page = visited.page
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.evaluate("() => document.body.scrollWidth") <= PHONE["width"]
     wide = page.locator("#figures .scroll")
     assert wide.evaluate("box => box.scrollWidth > box.clientWidth"), "the wide table scrolls inside its own box"
-    page.screenshot(path=shots / f"{build.__name__}-phone.png", full_page=True)
+    shoot(page, f"{build.__name__}-phone.png", full_page=True)
     quiet(visited)
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_dark_and_light_differ_in_page_and_plots(visit, shots, build):
+@pytest.mark.parametrize("build", EACH)
+def test_dark_and_light_differ_in_page_and_plots(visit, shoot, build):
     colours = {}
     for scheme in ("light", "dark"):
         visited = visit(render(build()), viewport=DESKTOP, color_scheme=scheme)
@@ -211,7 +215,7 @@ def test_dark_and_light_differ_in_page_and_plots(visit, shots, build):
             points(page, "throughput").first.get_attribute("fill"),
             page.locator("[data-drawing=throughput] svg text").first.evaluate("text => getComputedStyle(text).fill"),
         )
-        page.screenshot(path=shots / f"{build.__name__}-{scheme}.png", full_page=True)
+        shoot(page, f"{build.__name__}-{scheme}.png", full_page=True)
         quiet(visited)
     assert all(light != dark for light, dark in zip(colours["light"], colours["dark"], strict=True))
 
@@ -249,15 +253,6 @@ def test_text_has_contrast_in_both_schemes(visit):
         assert page.evaluate(ratio) == []
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_headings_descend_one_level_at_a_time(visit, build):
-    page = visit(render(build()), viewport=DESKTOP).page
-    levels = page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-
-
 def test_tables_hold_the_numbers_without_javascript(visit):
     page = visit(render(report_data.demo()), viewport=DESKTOP, java_script_enabled=False).page
     assert page.locator("#figures tbody tr").count() == 12
@@ -265,11 +260,11 @@ def test_tables_hold_the_numbers_without_javascript(visit):
     assert "814" in page.locator("#headline").inner_text() or "810" in page.locator("#headline").inner_text()
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
-def test_printed_tables_fit_the_paper(visit, shots, build):
+@pytest.mark.parametrize("build", EACH)
+def test_printed_tables_fit_the_paper(visit, shoot, build):
     """A4 without 10 mm margins is 718 CSS pixels wide; in landscape, for the table of all results, 1047."""
     page = visit(render(build()), viewport=DESKTOP).page
-    page.pdf(path=shots / f"{build.__name__}.pdf", print_background=True, prefer_css_page_size=True)
+    assert page.pdf(print_background=True, prefer_css_page_size=True).startswith(b"%PDF")
     page.emulate_media(media="print")
     for width, selector in ((718, ".scroll table:not(.wide), svg, pre"), (1047, "table.wide")):
         page.set_viewport_size({"width": width, "height": 1000})
@@ -279,7 +274,7 @@ def test_printed_tables_fit_the_paper(visit, shots, build):
             selector,
         )
         assert widest <= width
-    page.screenshot(path=shots / f"{build.__name__}-print.png", full_page=True)
+    shoot(page, f"{build.__name__}-print.png", full_page=True)
     assert not page.locator("nav").is_visible()
 
 
