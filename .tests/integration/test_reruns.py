@@ -213,6 +213,8 @@ def test_edit_before_an_interrupted_run_reaches_every_deployment(measured: Check
     assert measured.run("--until", "plan_deployment").rc == 0
     keys = {point["load"]["name"]: point["key"] for point in measured.record("deployments/a/plan.json")["points"]}
     assert {name: point["key"] for name, point in measured.points("a").items()} != keys
+    looking = measured.run("-n")
+    assert looking.rc == 0 and re.search(r"^servemark: .*\ba, b\b", looking.text, re.MULTILINE), looking.text
     begin = time.time()
 
     again = measured.run()

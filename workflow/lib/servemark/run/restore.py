@@ -29,13 +29,12 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
     messages = []
     if restored := sum(_restored(run_folder / "deployments" / name, ledger) for name in starts(config)):
         messages.append(f"{restored} measurement(s) were missing in the ledger. servemark stored them again from their records.")
-    for name in starts(config):
-        if is_outdated(folder := run_folder / "deployments" / name, config):
-            (folder / "plan.json").unlink()
-            messages.append(
-                f"Records of {name} do not match the configuration. servemark plans this deployment again "
-                "and measures only what the ledger does not have. No action needed."
-            )
+    for name in outdated(run_folder, config):
+        (run_folder / "deployments" / name / "plan.json").unlink()
+        messages.append(
+            f"Records of {name} do not match the configuration. servemark plans this deployment again "
+            "and measures only what the ledger does not have. No action needed."
+        )
     for name in sorted({deployment.model for deployment in used}):
         path = run_folder / "models" / name / "manifest.json"
         if (manifest := Manifest.read_or_none(path)) and _model_is_gone(manifest):
@@ -63,6 +62,11 @@ def make_good(run_folder: Path, config: Config) -> list[str]:
         path.unlink()
         messages.append(f"The environment of lm-eval does not exist in {environment.prefix}. servemark builds it again.")
     return messages
+
+
+def outdated(run_folder: Path, config: Config) -> list[str]:
+    """Return the deployments whose records do not match the configuration; see :mod:`servemark.run.outdated`."""
+    return [name for name in starts(config) if is_outdated(run_folder / "deployments" / name, config)]
 
 
 class _Printed(Progress):
