@@ -149,7 +149,8 @@ def request(attempt: Path, asked: process_request.DaemonRequest, timeout_s: floa
     path = attempt / "daemons" / f"{asked.name}.json"
     deadline = time.monotonic() + timeout_s
     while not path.exists():
-        if time.monotonic() > deadline or not is_alive(attempt):
+        # A supervisor that ends at once may have written the record since the first look.
+        if (time.monotonic() > deadline or not is_alive(attempt)) and not path.exists():
             raise TimeoutError(f"The supervisor did not start {asked.name}; see {own_file(attempt, LOG)}")
         time.sleep(0.02)
     return DaemonState.model_validate_json(path.read_text())
@@ -185,7 +186,7 @@ def stop(attempt: Path, timeout_s: float) -> SupervisorState | None:
     while time.monotonic() < deadline:
         state = read_state(attempt)
         if state is None or not Identity.parse(state.identity).alive:
-            return state
+            return read_state(attempt)  # the last state, which may be newer than the one just read
         time.sleep(0.05)
     raise SupervisorStuck(
         f"The processes of {attempt} did not end within {timeout_s:.0f} s.",
