@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import csv
 import hashlib
@@ -74,6 +75,16 @@ def basic_config(prefix: Path, cache: Path) -> dict[str, Any]:
         },
         "timeouts": {"cluster": 20.0, "start": 30.0, "stall": 20.0, "point": 60.0, "no_progress": 20.0, "stop": 3.0},
     }  # fmt: skip
+
+
+def copy_living(source: Path, destination: Path) -> None:
+    """Copy a folder in which processes write. Leave out files that are removed or renamed meanwhile."""
+
+    def copy(file: str, target: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(file, target)
+
+    shutil.copytree(source, destination, copy_function=copy)
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -189,7 +200,9 @@ class Checkout:
 
     def progress(self) -> list[dict[str, Any]]:
         path = self.results / "progress.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        # A process may be writing the last line.
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        return [json.loads(line) for line in whole.splitlines()]
 
     def wait_for_progress(self, text: str, *, subject: str | None = None, seconds: float = 180) -> dict[str, Any]:
         """Wait until a stage has printed ``text`` (about one deployment, environment or model)."""
@@ -235,6 +248,16 @@ class Checkout:
         with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
             return {m.name.partition("/")[2]: file.read() for m in tar if (file := tar.extractfile(m))}
 
+    def key_file(self, seconds: float = 180) -> Path:
+        """Wait until the first attempt of a deployment has an API key, and return its file. A new file is empty for a moment."""
+
+        def written() -> Path | None:
+            with contextlib.suppress(FileNotFoundError):  # its attempt has ended
+                return next((path for path in self.results.glob("deployments/*/attempts/001/api-key") if path.stat().st_size), None)
+            return None
+
+        return wait_until(written, seconds, "a key")
+
     def attempts(self, deployment: str) -> list[Path]:
         return sorted((self.results / "deployments" / deployment / "attempts").glob("*"))
 
@@ -276,7 +299,7 @@ class Checkout:
         """Assert that within ``seconds`` no process, port, scratch folder, live record, secret or blocking lock of a run is left."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
-            words = [f"{p.pid} {' '.join(_cmdline(p))[:160]}" for p in left]
+            words = [f"{p.pid} {' '.join(cmdline(p))[:160]}" for p in left]
             assert time.monotonic() < deadline, f"still alive after {seconds:.0f} s: {words}"
             time.sleep(0.1)
         # The lock file and the links to odd folders stay.
@@ -309,7 +332,7 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _cmdline(process: psutil.Process) -> list[str]:
+def cmdline(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:

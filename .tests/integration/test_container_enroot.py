@@ -72,7 +72,7 @@ def mounting(image: Path) -> list[int]:
 
 def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout, image: Path):
     running = contained.start()
-    key_file = wait_until(lambda: next(iter(contained.results.glob("deployments/*/attempts/001/api-key")), None), 120, "a key")
+    key_file = contained.key_file()
     key = key_file.read_text().strip()
     seen: dict[int, list[str]] = {}
     while key_file.exists() and running.process.poll() is None:

@@ -64,7 +64,7 @@ def has_other_root(pid: int, image: Path) -> bool:
 
 def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout, image: Path):
     running = contained.start(STANDIN_TOKEN_S="0.1")  # on a busy machine, one look at all processes takes a second
-    key_file = wait_until(lambda: next(iter(contained.results.glob("deployments/*/attempts/001/api-key")), None), 120, "a key")
+    key_file = contained.key_file()
     key = key_file.read_text().strip()
     seen, inside = set(), set()
     while key_file.exists() and running.process.poll() is None:

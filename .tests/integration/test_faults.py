@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from integration.harness import Checkout, Finished, wait_until
+from integration.harness import Checkout, Finished, cmdline, wait_until
 from servemark.report.table import FIGURES
 
 SLOW = {"STANDIN_TOKEN_S": "0.05"}
@@ -93,7 +93,7 @@ def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
     checkout.config["workloads"]["chat"] |= {"requests": 40, "concurrency": [2]}
     running = checkout.start(**SLOW)
     wait_until(lambda: checkout.requests_served("a") > 10, 60, "it is measured")
-    (client,) = [process for process in checkout.processes() if "bench_client.py" in " ".join(process.cmdline()[:2])]
+    (client,) = [process for process in checkout.processes() if "bench_client.py" in " ".join(cmdline(process)[:2])]
     client.suspend()
     time.sleep(4)
     client.resume()

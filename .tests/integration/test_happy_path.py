@@ -13,7 +13,7 @@ import pandas as pd
 import psutil
 import zstandard
 
-from integration.harness import RUN, Checkout, wait_until
+from integration.harness import RUN, Checkout
 from servemark import verification
 
 
@@ -47,7 +47,7 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
     assert graph.rc == 0 and "digraph" in graph.text and "stop_deployment" in graph.text, graph.text
 
     running = fresh.start()
-    key_file = wait_until(lambda: next(iter(fresh.results.glob("deployments/*/attempts/001/api-key")), None), 60, "a key")
+    key_file = fresh.key_file()
     assert key_file.stat().st_mode & 0o777 == 0o600
     key = key_file.read_text().strip()
     assert len(key) >= 32

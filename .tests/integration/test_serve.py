@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.harness import RUN, Checkout, Running, wait_until
+from integration.harness import RUN, Checkout, Running, copy_living, wait_until
 from servemark.deployment import how_to_use
 
 # hold_endpoint detects the end of its deployment within a tick; the server has 3 s to end; Snakemake takes a moment.
@@ -257,7 +257,7 @@ def test_copied_checkout_does_not_stop_the_originals_endpoint(only_a: Checkout):
     running = serve(only_a)
     (shown,) = living(only_a)
     copy = Checkout(only_a.path.with_name("copy"), only_a.runtime, only_a.config)
-    shutil.copytree(only_a.path, copy.path)
+    copy_living(only_a.path, copy.path)
     assert living(copy) == []
     assert servemark(copy, "stop", "a").returncode == 2
     begun = copy.start("--", "serve")

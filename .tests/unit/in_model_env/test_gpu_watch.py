@@ -35,7 +35,9 @@ class Sampler:
 
     @property
     def lines(self) -> list[dict]:
-        return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+        # The sampler may be writing the last line.
+        whole = self.file.read_text().rpartition("\n")[0] if self.file.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
 
     def until(self, count: int) -> list[dict]:
         """Wait for ``count`` samples, end the sampler, return all samples."""

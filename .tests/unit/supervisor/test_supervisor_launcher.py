@@ -24,7 +24,10 @@ pytestmark = pytest.mark.live
 def launched(attempt: Path, *arguments: str, **more):
     """Start a daemon behind a launcher with its own process, like srun."""
     launcher = ("sh", "-c", '"$@"; exit $?', "sh")
-    return daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
+    state = daemon(attempt, *arguments, launcher=launcher, node="node7", scratch=str(attempt / "s"), grace_s=0.3, **more)
+    # The daemon may print before the remote agent writes where it runs.
+    wait_for((attempt / "requests" / f"{state.name}.place.json").exists)
+    return state
 
 
 def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path):
@@ -123,7 +126,8 @@ def test_refused_launcher_is_not_started_again(attempts, tmp_path, words):
 def test_daemon_waiting_for_slurm_is_never_started_after_stop(attempts):
     attempt = attempts(stop_grace_s=5.0)
     supervisor.request(attempt, behind(attempt, ("sh", "-c", f"echo '{AWAY}' >&2; exit 1", "sh")))
-    wait_for(lambda: AWAY in supervisor.launcher_log(attempt, "server").read_text())
+    log = supervisor.launcher_log(attempt, "server")
+    wait_for(lambda: log.exists() and AWAY in log.read_text())
     time.sleep(0.5)
     assert supervisor.stop(attempt, 10).why == "stop_requested"
     (state,) = supervisor.read_daemons(attempt)

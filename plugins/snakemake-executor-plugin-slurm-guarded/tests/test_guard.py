@@ -91,7 +91,7 @@ def test_guard_outlives_its_parent_and_acts_only_if_needed(tool: MakeTool, jobs:
             if entry.name.isdigit() and str(jobs) in _command(entry) and "guard" in _command(entry)
         ]
         found = next(
-            (pid for pid in mine if pid != main.pid and os.getsid(pid) != os.getsid(main.pid) and _parent(pid) != main.pid),
+            (pid for pid in mine if pid != main.pid and _session(pid) not in (0, os.getsid(main.pid)) and _parent(pid) != main.pid),
             0,
         )
         if found:
@@ -115,8 +115,17 @@ def _command(entry: Path) -> str:
 
 
 def _parent(pid: int) -> int:
+    return _stat(pid, 1)
+
+
+def _session(pid: int) -> int:
+    return _stat(pid, 3)
+
+
+def _stat(pid: int, field: int) -> int:
+    """Return a field of /proc/PID/stat after the command; 0 if the process has ended meanwhile."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[field])
     except OSError:
         return 0
 
