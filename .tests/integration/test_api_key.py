@@ -183,6 +183,12 @@ def served(replicas: list[str]) -> list[int]:
     return [requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
 
 
+def in_flight(url: str) -> int:
+    """Return how many requests a replica works on."""
+    text = httpx.get(url + "/metrics", headers=RIGHT, timeout=30).text
+    return int(float(re.search(r"^vllm:num_requests_running\S* (\S+)$", text, re.MULTILINE)[1]))
+
+
 def statuses(url: str, routes: list[str]) -> dict[str, Counter]:
     return {route: Counter(ask(url, route, headers).status_code for headers in WITHOUT) for route in routes}
 
@@ -265,7 +271,7 @@ def test_least_busy_replica_gets_the_next_request(least_busy, replicas, stream):
     before = served(replicas)
     with ThreadPoolExecutor() as pool:
         long = pool.submit(asked, 3000)
-        time.sleep(0.3)
+        wait_until(lambda: sum(map(in_flight, replicas)) == 1, 60, "a replica has the long request")
         assert [asked(4).status_code for _ in range(6)] == [200] * 6
         assert not long.done()
         assert long.result().status_code == 200

@@ -38,7 +38,7 @@ def assert_names(done: Finished, disk: Path) -> None:
 
 
 def start_second_point(checkout: Checkout) -> Running:
-    run = checkout.start(STANDIN_TOKEN_S="0.1")
+    run = checkout.start(STANDIN_TOKEN_S="0.25")  # the second point takes longer than filling the disk
     checkout.wait_for_progress("chat-c2-r1: 6 requests")
     return run
 

@@ -55,7 +55,8 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
 def test_interrupted_while_measuring(checkout: Checkout, end: tuple[signal.Signals, bool]):
     checkout.keep("a")
     checkout.inject("none")
-    running = checkout.start(STANDIN_TOKEN_S="0.05")
+    # Slow enough that the fault begins before the second point ends, also on a busy machine.
+    running = checkout.start(STANDIN_TOKEN_S="0.2")
     checkout.wait_for_progress("chat-c2-r1: 6 requests")
     checkout.inject("hang")
     before = checkout.started_at("a")

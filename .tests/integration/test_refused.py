@@ -129,11 +129,16 @@ def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
     other.inject("exit_at_start")
     assert other.run().rc == 1
     other.inject("none")
-    first = one.start(STANDIN_TOKEN_S="0.1")
+    one.inject("none")
+    one.config["timeouts"] |= {"point": 600.0, "no_progress": 600.0}
+    first = one.start()
     one.wait_for_progress("chat-c1-r1: 6 requests")
+    # Until the second run waits, however long it takes to start.
+    one.inject("hang")
 
     second = other.start()
     other.wait_for_progress("waiting for the machine, in use by deployment a")
+    one.inject("none")
     done, waited = first.wait(240), second.wait(240)
 
     assert done.rc == 0, done.text

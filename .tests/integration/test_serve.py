@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from pathlib import Path
 
@@ -198,7 +196,8 @@ def test_several_endpoints_on_one_machine_are_refused_with_targets(checkout: Che
 
 def test_measured_deployment_is_listed_and_stopped(only_a: Checkout):
     # Slow enough that both commands end before the first point does, also on a busy machine.
-    running = only_a.start(STANDIN_TOKEN_S="0.8")
+    only_a.config["timeouts"]["point"] = 300.0
+    running = only_a.start(STANDIN_TOKEN_S="2.0")
     only_a.wait_for_progress("chat-c1-r1: 6 requests")
     (shown,) = living(only_a)
     assert (shown["deployment"], shown["purpose"]) == ("a", "measured")
@@ -241,14 +240,14 @@ def test_hanging_server_is_listed_as_silent_and_can_be_stopped(only_a: Checkout)
 
 
 def test_requests_in_flight_are_counted(only_a: Checkout):
-    running = serve(only_a, STANDIN_TOKEN_S="0.1")
-    key = (attempt(only_a) / "api-key").read_text()
+    running = serve(only_a, STANDIN_TOKEN_S="0.3")
+    headers = {"Authorization": f"Bearer {(attempt(only_a) / 'api-key').read_text()}"}
     url = living(only_a)[0]["url"]
-    asking = threading.Thread(target=complete, args=(url, key, 120), daemon=True)
-    asking.start()
-    wait_until(lambda: living(only_a)[0]["running"] == 1, 15, "one runs")
-    asking.join(30)
-    wait_until(lambda: living(only_a)[0]["running"] == 0, 15, "none runs")
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 400, "stream": True}
+    # It would take two minutes. The end of the block closes the connection.
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False):
+        wait_until(lambda: living(only_a)[0]["running"] == 1, 100, "one runs")
+    wait_until(lambda: living(only_a)[0]["running"] == 0, 60, "none runs")
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0
 

@@ -39,7 +39,7 @@ def test_live_display_shows_the_run_and_leaves_a_clean_terminal(checkout, termin
     running = checkout.start(terminal=terminal, **SLOW)
     wait_until(lambda: rows(terminal, "injured", "0 of 2 load points"), SECONDS, "the headline")
     wait_until(lambda: rows(terminal, "measure", "chat-c2-r1", " of 160 requests"), SECONDS, "the first deployment measures")
-    assert len(rows(terminal, "start_cluster", "in use by deployment")) == 1, "the other one waits for the machine, in one row"
+    wait_until(lambda: len(rows(terminal, "start_cluster", "in use by deployment")) == 1, SECONDS, "the other one waits, in one row")
     wait_until(lambda: rows(terminal, "injured", "1 of 2 load points", "left"), SECONDS, "an estimate of the time left")
     terminal.resize(100, 40)
     wait_until(lambda: rows(terminal, "output tokens/s, TTFT", " of 160 requests"), SECONDS, "rate and TTFT of the second one")

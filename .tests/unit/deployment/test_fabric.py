@@ -120,7 +120,8 @@ def test_transport_that_cluster_file_does_not_allow_ends_deployment(spanning):
 )
 def test_failed_all_reduce_ends_deployment_and_names_nodes(spanning, tmp_path, fault, words, quote):
     plain, started = spanning(fault)
-    plain.timeouts = plain.timeouts.model_copy(update={"cluster": 1.0})
+    # The other ranks wait for a missing one until the deadline. On a busy machine ranks may start seconds apart.
+    plain.timeouts = plain.timeouts.model_copy(update={"cluster": {"hangs:2": 1.0, "dies:3": 5.0}.get(fault, 60.0)})
     failure = plain.check(started).failure
     assert (failure.stage, failure.reason) == ("check_fabric", "fabric_failed")
     expected = f"The all-reduce over 4 ranks on node1 (lo, 127.0.0.1), node2 (lo, 127.0.0.1) failed: {words}"

@@ -141,7 +141,7 @@ def test_a_replica_that_hangs_is_named(pair, tmp_path):
     ("fault", "timeouts", "reason", "words"),
     [
         ("open", {}, "open_door", "/liveness returns 200 without the API key; expected 401"),
-        ("broken", {"start": 1.5}, "startup_timeout", "not ready after 2 s. Last check: /v1/models returns 503"),
+        ("broken", {"start": 10.0}, "startup_timeout", "not ready after 10 s. Last check: /v1/models returns 503"),
         ("ends", {}, "server_exited", "while starting, router (pid"),
     ],
 )

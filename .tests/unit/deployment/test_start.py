@@ -55,13 +55,14 @@ def test_broken_interpreter_fails_before_start(deploy, standin):
     assert_all_gone(plain)
 
 
-def test_next_start_ends_orphans_of_killed_supervisor(deploy):
+def test_next_start_ends_orphans_of_killed_supervisor(deploy, wait_for):
     plain = deploy(points=1)
     plain.up()
     kill_supervisor(plain)
     record = plain.measure()
     assert_no_figure(plain, record)
     assert "server_died" in reasons(record)
+    wait_for(lambda: len(plain.left) == 1)
     (engine,) = plain.left
     assert psutil.Process(int(engine.split()[0])).name() == "EngineCore"
     started = plain.start()

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -83,11 +82,11 @@ def test_process_that_exits_at_once_has_the_terminal_back(terminal, wait_for):
     wait_for(lambda: any("last words" in line for line in terminal.scrolled))
 
 
-def test_process_continues_when_its_terminal_is_closed(tmp_path):
+def test_process_continues_when_its_terminal_is_closed(tmp_path, wait_for):
     terminal, open_ = Terminal(90, 30), tmp_path / "open"
     open_.touch()
     process = start(terminal, "closed", str(open_))
-    time.sleep(2.0)
+    wait_for(lambda: sum(line.startswith("child 39 ") for line in terminal.scrolled) == 2)
     terminal.close()
     open_.unlink()
     assert process.wait(30) == 3

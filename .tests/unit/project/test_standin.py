@@ -38,19 +38,22 @@ def test_prefix_imports_only_standins_that_name_themselves(python):
     assert lines[1] == f"None {Path(python).parents[1]}"
 
 
-def test_socket_refuses_until_ready_and_log_has_all_stages(python, tmp_path):
-    with server(python, tmp_path, ready=False, STANDIN_START_S="1") as running:
-        time.sleep(0.5)
+def stage(running) -> str:
+    """Return the stage of the start by the server's log."""
+    log = StartupLog()
+    log.feed(running.log.read_text())
+    return log.stage
+
+
+def test_socket_refuses_until_ready_and_log_has_all_stages(python, tmp_path, wait_for):
+    with server(python, tmp_path, ready=False, STANDIN_START_S="4") as running:
+        wait_for(lambda: stage(running) == "loading weights")
         with pytest.raises(httpx.ConnectError):
             running.get("/health")
         running.wait_until_ready()
         assert running.get("/health").status_code == 200
-        time.sleep(0.1)
-        text = running.log.read_text()
-        log = StartupLog()
-        log.feed(text)
-        assert log.stage == "ready"
-        assert "servemark stand-in server, not vLLM" in text
+        wait_for(lambda: stage(running) == "ready")
+        assert "servemark stand-in server, not vLLM" in running.log.read_text()
 
 
 def test_models_completion_tokenizer_and_metrics_respond_like_vllm(python, tmp_path):
@@ -137,14 +140,13 @@ def test_taken_port_fails_at_once(python, tmp_path):
     assert diagnose(done.stdout + done.stderr).reason == "port_taken"
 
 
-def test_never_ready_stays_at_loading_until_the_fault_is_lifted(python, tmp_path):
+def test_never_ready_stays_at_loading_until_the_fault_is_lifted(python, tmp_path, wait_for):
     switch = tmp_path / "fault"
     switch.write_text("never_ready")
     with server(python, tmp_path, ready=False, STANDIN_FAULT_FILE=str(switch)) as running:
-        time.sleep(1)
-        log = StartupLog()
-        log.feed(running.log.read_text())
-        assert log.stage == "loading weights"
+        wait_for(lambda: stage(running) == "loading weights")
+        time.sleep(0.5)
+        assert stage(running) == "loading weights"
         with pytest.raises(httpx.ConnectError):
             running.get("/health")
         switch.write_text("none")
@@ -191,13 +193,12 @@ def test_die_after_kills_the_server_and_leaves_its_engine_like_vllm(python, tmp_
         assert engine.is_running() and engine.name() == "EngineCore"
 
 
-def test_dead_engine_returns_503_then_exits_with_code_0(python, tmp_path):
+def test_dead_engine_returns_503_then_exits_with_code_0(python, tmp_path, wait_for):
     with server(python, tmp_path) as running:
         (engine,) = psutil.Process(running.process.pid).children()
         assert "EngineCore" in engine.name()
         engine.kill()
-        time.sleep(0.3)
-        assert running.get("/health").status_code == 503
+        wait_for(lambda: running.get("/health").status_code == 503)
         assert running.process.wait(5) == 0
         assert diagnose(running.log).reason == "engine_died"
 

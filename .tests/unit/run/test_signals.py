@@ -20,6 +20,7 @@ from servemark.run import signals
 MAIN = """
 import os, signal, subprocess, sys, time; from servemark.run import signals
 signals.BOUND_S = float(sys.argv[1])
+ready, told = os.pipe()
 script = subprocess.Popen([sys.executable, '-c', '''
 import os, signal, sys, time
 def got(number, _):
@@ -27,8 +28,11 @@ def got(number, _):
     if sys.argv[1] != "stubborn": sys.exit(0)
 signal.signal(signal.SIGINT, got)
 print("script", flush=True)
+os.close(int(sys.argv[2]))
 while True: time.sleep(1)
-''', sys.argv[2]])
+''', sys.argv[2], str(told)], pass_fds=[told])
+os.close(told)
+os.read(ready, 1)  # until the script can handle a signal
 if 'UNDER_NOHUP' in os.environ: signal.signal(signal.SIGHUP, signal.SIG_IGN)
 signals.install()
 if 'ENDS_IN_S' in os.environ: signals.at(time.time() + float(os.environ['ENDS_IN_S']), "its time is nearly over.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -33,13 +35,40 @@ time.sleep(300)
 """
 
 
+class Beats:
+    """Sends heartbeats to remote agents until :meth:`stop`, as a supervisor does, from the moment they start."""
+
+    def __init__(self):
+        self.agents: list[subprocess.Popen] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.2):
+            for agent in tuple(self.agents):
+                with contextlib.suppress(OSError, ValueError):  # it has ended, or the test has closed its pipe
+                    os.write(agent.stdin.fileno(), b".")
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
 @pytest.fixture
-def start(tmp_path, wait_for):
-    """Starts remote.py for a request; returns the process and the path of its place file."""
+def beats():
+    made = Beats()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def start(tmp_path, wait_for, beats):
+    """Starts remote.py for a request, with heartbeats if it ends without them; returns the process and the path of its place file."""
     started = []
 
     def run(code: str = TREE, *arguments: str, variables: dict[str, str] | None = None, **changes):
-        path = tmp_path / "requests" / "server.json"
+        path = tmp_path / "requests" / f"{changes.get('name', 'server')}.json"
         path.parent.mkdir(exist_ok=True)
         values = {
             "name": "server",
@@ -52,6 +81,8 @@ def start(tmp_path, wait_for):
         argv = [sys.executable, "-m", "servemark.supervisor.remote", str(path)]
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, env=env, cwd=tmp_path)
         started.append(child)
+        if changes.get("silence_s"):
+            beats.agents.append(child)
         return child, path.with_suffix(".place.json")
 
     yield run
@@ -158,19 +189,19 @@ def test_missing_program_is_error_of_launcher(start, tmp_path):
     assert child.wait(20) == 1 and not place.exists()
 
 
-def test_silent_heartbeat_pipe_ends_tree(tree):
-    child, members, _, _ = tree(silence_s=1.0)
-    for _ in range(8):
-        child.stdin.write(b".")
-        child.stdin.flush()
-        time.sleep(0.25)
+def test_silent_heartbeat_pipe_ends_tree(tree, beats):
+    child, members, _, _ = tree(silence_s=3.0)
+    time.sleep(4.0)
     assert child.poll() is None, "heartbeats keep it alive"
+    beats.stop()
     assert child.wait(10) == 7
     assert [member for member in members if member.alive] == []
 
 
-def test_suspended_node_keeps_its_process(tree):
+def test_suspended_node_keeps_its_process(tree, beats):
     child, members, _, _ = tree(silence_s=3.0)
+    beats.stop()
+    time.sleep(0.2)  # it reads the last heartbeat
     child.send_signal(signal.SIGSTOP)
     time.sleep(3.5)
     child.send_signal(signal.SIGCONT)
@@ -179,12 +210,13 @@ def test_suspended_node_keeps_its_process(tree):
 
 
 @pytest.mark.parametrize("how", ["signal", "silence", "let go"])
-def test_last_remote_agent_removes_scratch_folder(start, tmp_path, wait_for, how):
+def test_last_remote_agent_removes_scratch_folder(start, tmp_path, wait_for, beats, how):
     scratch = tmp_path / "scratch"
     sleeper = "import time; time.sleep(300)"
     silence_s = 1.5 if how == "silence" else None
     first, second = (start(sleeper, scratch=str(scratch), name=name, silence_s=silence_s)[0] for name in ("one", "two"))
     wait_for(lambda: len(list(scratch.glob(f"{remote.USERS}/*"))) == 2)
+    beats.stop()
     for child in (first, second):
         assert scratch.exists() or how == "silence", "the other one still uses it"
         if how == "signal":

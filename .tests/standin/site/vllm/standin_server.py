@@ -14,7 +14,7 @@ from vllm import standin_log as log
 from vllm.standin_faults import fault, number
 from vllm.standin_http import Handler, Server, State
 
-DEATH_S = 1.0  # how long vLLM responds with 503 until it exits after its engine's death
+DEATH_S = 2.0  # how long vLLM responds with 503 until it exits after its engine's death
 
 
 def arguments(argv):
