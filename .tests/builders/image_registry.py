@@ -9,7 +9,6 @@ import io
 import json
 import platform
 import shutil
-import socket
 import ssl
 import subprocess
 import tarfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+
+from builders.standin_running import free_port
 
 PROGRAMS = {"docker-registry": "docker-registry", "openssl": "openssl", "ch-run": "charliecloud", "ch-image": "charliecloud"}
 _LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
@@ -95,9 +96,7 @@ def running(folder: Path, *, tls: bool = True) -> Iterator[Registry]:
     own = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *own, "-keyout", key, "-out", certificate]
     subprocess.run(made, check=True, capture_output=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     configuration = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(folder / "store")}},

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -307,9 +306,9 @@ class Checkout:
         assert [path.name for path in self.runtime.iterdir() if path.name not in stay] == []
         for state in self.results.glob("deployments/*/attempts/*/daemons/server.json"):
             argv = json.loads(state.read_text())["argv"]
-            with socket.socket() as probe:
-                port = int(argv[argv.index("--port") + 1])
-                assert probe.connect_ex(("127.0.0.1", port)) != 0, f"something listens on {port}"
+            port = int(argv[argv.index("--port") + 1])
+            # A server of another test may have the port by now.
+            assert not any(begin < state.stat().st_mtime for begin in _listeners(port)), f"something listens on {port}"
         records = [self.results.glob(f"deployments/*/{name}.json") for name in ("cluster", "endpoint", "ready")]
         assert [str(path) for found in records for path in found] == []
 
@@ -324,6 +323,16 @@ class Checkout:
 
 def _job(log: str) -> str:
     return "/".join(log.removeprefix("deployments/").split("/")[:2])
+
+
+def _listeners(port: int) -> list[float]:
+    """Return when each process that listens on a port began."""
+    found = [one.pid for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid]
+    begun = []
+    for pid in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            begun.append(psutil.Process(pid).create_time())
+    return begun
 
 
 def _default_signals() -> None:

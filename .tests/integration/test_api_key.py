@@ -321,9 +321,9 @@ def test_dead_replica_fails_its_share_of_requests(standin_python, tmp_path):
 
 @pytest.mark.parametrize("fault", ["open", "absent"])
 def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fault):
-    (port,) = network.find_ports(HOST, 1, start=secrets.randbelow(len(network.PORTS)))
+    port, own, metrics = network.find_ports(HOST, 3, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
-    argv = command_lines.router(router_python(), [url], HOST, port + 1, port + 2)
+    argv = command_lines.router(router_python(), [url], HOST, own, metrics)
     with ExitStack() as stack:
         if fault == "open":
             served_open = [standin_python, "-m", command_lines.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]

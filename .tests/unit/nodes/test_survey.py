@@ -270,9 +270,10 @@ def test_node_that_reaches_the_first_one_reports_no_failure(spec):
 
 
 def test_refused_connection_to_the_first_node_is_named(spec):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        place = closed.getsockname()
-    failure = survey.run_task(spec("reach", reach=place)).failure
+    with socket.socket() as silent:
+        # Bound, so that no other program gets the port, but not listening.
+        silent.bind(("127.0.0.1", 0))
+        failure = survey.run_task(spec("reach", reach=silent.getsockname())).failure
     assert failure.reason == "wrong_interface" and "127.0.0.1 (lo)" in failure.detail
     assert "refused" in failure.detail and "`interface`" in failure.remedy
 

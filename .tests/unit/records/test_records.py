@@ -72,20 +72,23 @@ def test_reader_gets_old_or_new_record_but_never_a_part(tmp_path):
     records = [Check(run=name * 20_000, valid=1, suspect=0) for name in ("a", "b")]
     records[0].write(path)
     ended = threading.Event()
+    written = []
 
     def writer():
-        for number in range(60):
-            records[number % 2].write(path)
-        ended.set()
+        while not ended.is_set():
+            records[len(written) % 2].write(path)
+            written.append(path)
 
     thread = threading.Thread(target=writer)
     thread.start()
-    seen = 0
-    while not ended.is_set():
-        assert Check.read(path) in records
-        seen += 1
-    thread.join()
-    assert seen > 0
+    try:
+        seen = 0
+        while seen < 60 or len(written) < 60:
+            assert Check.read(path) in records
+            seen += 1
+    finally:
+        ended.set()
+        thread.join()
     assert [p.name for p in tmp_path.iterdir()] == ["check.json"]
 
 

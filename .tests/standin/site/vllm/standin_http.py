@@ -198,19 +198,28 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": count, "total_tokens": prompt_tokens + count}
         state.add(waiting=1, prompt=prompt_tokens)
         reason = "length" if count == asked_tokens else "stop"
+        finished = []
+
+        def finish(reason):
+            # Like vLLM before the client has the last bytes: it may then ask for the metrics at once.
+            if not finished:
+                finished.append(reason)
+                state.add(running=-1, **{reason: 1})
+
         with state.slots:
             state.add(waiting=-1, running=1)
             try:
                 if body.get("stream"):
-                    self.stream(body, asked_tokens, count, usage, chunk_of_chat if chat else completion)
+                    self.stream(body, asked_tokens, count, usage, chunk_of_chat if chat else completion, lambda: finish(reason))
                 else:
                     text = "".join(self.tokens(count))
+                    finish(reason)
                     self.reply(200, (chat_completion if chat else completion)(body, text, reason, usage))
             except (BrokenPipeError, ConnectionResetError):
-                reason = "abort"
+                finish("abort")
                 self.close_connection = True  # the client closed the connection; vLLM aborts such a request silently
             finally:
-                state.add(running=-1, **{reason: 1})
+                finish(reason)
 
     def tokens(self, count):
         """Yield ``count`` made-up words at the stand-in's pace; end early if the engine dies."""
@@ -223,7 +232,7 @@ class Handler(BaseHTTPRequestHandler):
             self.state.add(generated=1, **({} if index else {"ttft_count": 1, "ttft_s": time.monotonic() - begin}))
             yield f" t{index % VOCABULARY}"
 
-    def stream(self, body, asked, count, usage, completion):
+    def stream(self, body, asked, count, usage, completion, finish):
         name, value = fault()
         cut = name == "cut_streams" and next(self.state.streams) % max(int(value), 1) == 0
         self.send_response(200)
@@ -243,6 +252,7 @@ class Handler(BaseHTTPRequestHandler):
             # The socket closes without the last chunk, as if the server or its engine died during a request.
             self.close_connection = True
             return
+        finish()
         if (body.get("stream_options") or {}).get("include_usage"):
             self.event({**completion(body, "", None), "choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")
