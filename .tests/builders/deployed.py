@@ -144,7 +144,7 @@ class Deployment:
     points: int = 2
     point: dict[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(
-        default_factory=lambda: Timeouts(start=20.0, stall=20.0, point=20.0, no_progress=10.0, stop=1.0, cluster=10.0)
+        default_factory=lambda: Timeouts(start=90.0, stall=60.0, point=90.0, no_progress=60.0, stop=1.0, cluster=60.0)
     )
     # Loads of milliseconds on a machine that may be busy. `verdict` below leaves out what else that does to them.
     verdict: Verdict = field(default_factory=lambda: stored({"min_duration_s": 0.0, "min_requests_per_slot": 1.0, "min_in_flight": 0.0}))
@@ -275,7 +275,7 @@ class Deployment:
         """End all processes that a test left."""
         for attempt in attempts.every(self.folder):
             if supervisor.is_alive(attempt):
-                supervisor.stop(attempt, 20)
+                supervisor.stop(attempt, 60)
             processes.signal_all(attempts.left_over(attempt), 9)
 
 
@@ -303,7 +303,7 @@ def assert_no_figure(deployment: Deployment, record: Measurement) -> None:
 
 
 def assert_all_gone(deployment: Deployment) -> None:
-    deadline = time.monotonic() + 2  # a supervisor writes its last state shortly before it exits
+    deadline = time.monotonic() + 30  # a supervisor writes its last state shortly before it exits
     while deployment.left and time.monotonic() < deadline:
         time.sleep(0.02)
     assert deployment.left == []
@@ -317,4 +317,4 @@ def kill_supervisor(deployment: Deployment) -> None:
     assert state is not None
     identity = processes.Identity.parse(state.identity)
     identity.signal(signal.SIGKILL)
-    assert processes.wait_for_end(identity, 5)
+    assert processes.wait_for_end(identity, 60)

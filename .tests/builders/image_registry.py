@@ -25,7 +25,7 @@ PROGRAMS = {"docker-registry": "docker-registry", "openssl": "openssl", "ch-run"
 _LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 _CONFIG = "application/vnd.docker.container.image.v1+json"
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-_START_S = 30.0
+_START_S = 120.0
 
 
 def why_unavailable() -> str | None:
@@ -114,7 +114,7 @@ def running(folder: Path, *, tls: bool = True) -> Iterator[Registry]:
         yield registry
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _digest(content: bytes) -> str:

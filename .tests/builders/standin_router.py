@@ -29,7 +29,7 @@ def launch_router(arguments):
     def knows(key):
         ask = urllib.request.Request(arguments.api_key_validation_urls[0], headers={"Authorization": key or ""})
         try:
-            return urllib.request.urlopen(ask, timeout=5).status == 200
+            return urllib.request.urlopen(ask, timeout=60).status == 200
         except urllib.error.HTTPError:
             return False
 

@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 PARTS = ("Snakefile", "workflow", "plugins", "config", "envs", "profiles", "slurm")
 RUN = "injured"
-# After this time, no process of an ended run may be alive.
-GONE_S = 15.0
+# After this time, no process of an ended run may be alive: 15 s on an idle machine.
+GONE_S = 60.0
 
 
 def copy_parts(destination: Path) -> None:
@@ -72,7 +72,7 @@ def basic_config(prefix: Path, cache: Path) -> dict[str, Any]:
             "min_duration_s": 0.0, "min_requests_per_slot": 1.0, "max_burst_fraction": 0.9, "max_foreign_cpu": 1.0, "max_client_cpu": 0.9,
             "min_client_overlap": 0.5, "min_in_flight": 0.5,
         },
-        "timeouts": {"cluster": 20.0, "start": 30.0, "stall": 20.0, "point": 60.0, "no_progress": 20.0, "stop": 3.0},
+        "timeouts": {"cluster": 60.0, "start": 90.0, "stall": 60.0, "point": 120.0, "no_progress": 60.0, "stop": 3.0},
     }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ class Checkout:
         self.current = Running(process, output)
         return self.current
 
-    def run(self, *arguments: str, seconds: float = 240, **variables: str) -> Finished:
+    def run(self, *arguments: str, seconds: float = 480, **variables: str) -> Finished:
         """Run Snakemake to its end."""
         return self.start(*arguments, **variables).wait(seconds)
 

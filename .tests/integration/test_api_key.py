@@ -90,7 +90,7 @@ def _missing(reason: str) -> None:
 def ask(url: str, route: str, headers: dict[str, str], **body) -> httpx.Response:
     method, path = route.split(" ", 1)
     content = {"json": body or BODY} if method in ("POST", "PUT", "PATCH") else {}
-    return httpx.request(method, url + path, headers=headers, timeout=30, trust_env=False, **content)
+    return httpx.request(method, url + path, headers=headers, timeout=60, trust_env=False, **content)
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
         def listening() -> bool:
             assert child.poll() is None, log.read_text()[-3000:]
             try:
-                httpx.get(url + "/", timeout=5, trust_env=False)
+                httpx.get(url + "/", timeout=60, trust_env=False)
             except httpx.TransportError:
                 return False
             return True
@@ -117,15 +117,15 @@ def started(argv: list[str], env: dict[str, str], log: Path, url: str, seconds: 
         # With SIGKILL, vLLM would leave files in /dev/shm.
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             child.terminate()
-            child.wait(10)
+            child.wait(60)
         for member in filter(psutil.Process.is_running, tree):
             member.kill()
-        child.wait(10)
-        psutil.wait_procs(tree, 10)
+        child.wait(60)
+        psutil.wait_procs(tree, 60)
 
 
 @contextmanager
-def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 20):
+def server(python: str, model: str, folder: Path, *options: str, behind_router: bool = False, seconds: float = 120):
     """Start ``vllm serve`` that requires the API key; yield its address."""
     (port,) = network.find_ports(HOST, 1, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
@@ -156,8 +156,8 @@ def router(workers: list[str], folder: Path, routing: str = "round_robin"):
     port, metrics = network.find_ports(HOST, 2, start=secrets.randbelow(len(network.PORTS)))
     url = f"http://{HOST}:{port}"
     argv = command_lines.router(router_python(), workers, HOST, port, metrics, routing=routing)
-    with started(argv, command_lines.router_environment(), folder / "router.log", url, 30):
-        assert httpx.get(url + command_lines.ROUTER_TEST_ROUTE, headers=RIGHT, trust_env=False).status_code == 200
+    with started(argv, command_lines.router_environment(), folder / "router.log", url, 120):
+        assert httpx.get(url + command_lines.ROUTER_TEST_ROUTE, headers=RIGHT, timeout=60, trust_env=False).status_code == 200
         yield url, f"http://{HOST}:{metrics}/metrics"
 
 
@@ -180,12 +180,12 @@ def routed(replicas, tmp_path_factory):
 
 
 def served(replicas: list[str]) -> list[int]:
-    return [requests_served(httpx.get(url + "/metrics", headers=RIGHT).text) for url in replicas]
+    return [requests_served(httpx.get(url + "/metrics", headers=RIGHT, timeout=60).text) for url in replicas]
 
 
 def in_flight(url: str) -> int:
     """Return how many requests a replica works on."""
-    text = httpx.get(url + "/metrics", headers=RIGHT, timeout=30).text
+    text = httpx.get(url + "/metrics", headers=RIGHT, timeout=60).text
     return int(float(re.search(r"^vllm:num_requests_running\S* (\S+)$", text, re.MULTILINE)[1]))
 
 
@@ -225,7 +225,7 @@ def test_router_responses_before_the_key_check_are_harmless(routed, replicas):
         assert ask(routed[0], route, {}).status_code == status
     for content, kind, status in (("[]", "json", 422), ("{", "json", 400), ("{}", "text", 415)):
         headers = {"Content-Type": f"application/{kind}"}
-        posted = httpx.post(routed[0] + "/v1/completions", content=content, headers=headers, trust_env=False)
+        posted = httpx.post(routed[0] + "/v1/completions", content=content, headers=headers, timeout=60, trust_env=False)
         assert posted.status_code == status
     assert served(replicas) == before
     assert len(ask(routed[0], "GET /list_workers", RIGHT).json()["urls"]) == len(replicas)
@@ -238,14 +238,14 @@ def test_docs_explain_the_address_in_the_routers_refusal(routed):
 
 def test_router_counters_hold_no_key_and_no_prompt(routed):
     ask(routed[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": "planted-prompt"})
-    text = httpx.get(routed[1]).text
+    text = httpx.get(routed[1], timeout=60).text
     assert "vllm_router_processed_requests_total" in text
     assert KEY not in text and "planted-prompt" not in text
 
 
 def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
     async def load() -> list[httpx.Response]:
-        async with httpx.AsyncClient(headers=RIGHT, trust_env=False, limits=httpx.Limits(max_connections=8)) as client:
+        async with httpx.AsyncClient(headers=RIGHT, timeout=60, trust_env=False, limits=httpx.Limits(max_connections=8)) as client:
             body = ASK | {"stream": True}
             return await asyncio.gather(*(client.post(routed[0] + "/v1/completions", json=body) for _ in range(64)))
 
@@ -254,7 +254,7 @@ def test_requests_are_spread_evenly_and_none_is_repeated(routed, replicas):
     assert {answer.status_code for answer in answers} == {200}
     assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
     assert [after - start for after, start in zip(served(replicas), before, strict=True)] == [32, 32]
-    assert requests_repeated(httpx.get(routed[1]).text) == 0
+    assert requests_repeated(httpx.get(routed[1], timeout=60).text) == 0
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_sequential_requests_go_to_one_replica(least_busy, replicas):
     for prompt in ["planted-prompt"] * 3 + [f"planted-prompt {number}" for number in range(3)]:
         assert ask(least_busy[0], "POST /v1/completions", RIGHT, **ASK | {"prompt": prompt}).status_code == 200
     assert [after - start for after, start in zip(served(replicas), before, strict=True)] in ([6, 0], [0, 6])
-    text = httpx.get(least_busy[1]).text
+    text = httpx.get(least_busy[1], timeout=60).text
     assert KEY not in text and "planted-prompt" not in text
 
 
@@ -327,8 +327,8 @@ def test_router_refuses_an_open_or_missing_replica(standin_python, tmp_path, fau
     with ExitStack() as stack:
         if fault == "open":
             served_open = [standin_python, "-m", command_lines.VLLM, "serve", "m", "--host", HOST, "--port", str(port)]
-            stack.enter_context(started(served_open, {"STANDIN_START_S": "0.1"}, tmp_path / "open.log", url, 20))
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            stack.enter_context(started(served_open, {"STANDIN_START_S": "0.1"}, tmp_path / "open.log", url, 120))
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"{url}/v1/models " in done.stderr and " 401" in done.stderr
 

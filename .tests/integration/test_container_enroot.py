@@ -81,7 +81,7 @@ def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout
             words for words in (process.info["cmdline"] for process in psutil.process_iter(["cmdline"])) if words and key in " ".join(words)
         ]
         time.sleep(0.2)
-    done = running.wait(240)
+    done = running.wait(480)
 
     assert done.rc == 0, done.text
     assert {row["verdict"] for row in contained.rows().values()} <= {"VALID", "SUSPECT"}
@@ -114,7 +114,7 @@ def test_killed_run_leaves_no_process_in_the_image_and_is_resumed(contained: Che
     assert inside(contained) and mounting(image)
 
     running.interrupt(signal.SIGKILL)
-    running.wait(30)
+    running.wait(120)
     gone = wait_until(lambda: not inside(contained) and not mounting(image), GONE_S, f"the end of all processes: {mounting(image)}")
     assert gone is True
 

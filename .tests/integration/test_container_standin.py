@@ -73,7 +73,7 @@ def test_run_in_a_container_ends_in_an_archive_that_verifies(contained: Checkout
             if has_other_root(pid, image):
                 inside.update(map(os.path.basename, words))
         time.sleep(0.2)
-    done = running.wait(240)
+    done = running.wait(480)
 
     assert done.rc == 0, done.text
     assert {row["verdict"] for row in contained.rows().values()} <= {"VALID", "SUSPECT"}
@@ -107,7 +107,7 @@ def test_killed_run_leaves_no_process_in_the_image_and_is_resumed(contained: Che
     assert any(has_other_root(pid, image) for pid in of(contained))
 
     running.interrupt(signal.SIGKILL)
-    running.wait(30)
+    running.wait(120)
     assert wait_until(lambda: not of(contained), GONE_S, f"the end of all processes: {of(contained)}") is True
 
     contained.inject("none")

@@ -67,7 +67,7 @@ def test_results_disk_full_while_measuring_loses_no_finished_point(checkout: Che
     finished = checkout.started_at("a")
     disks.fill(disk)
 
-    done = run.wait(240)
+    done = run.wait(480)
 
     assert_names(done, disk)
     checkout.assert_all_dead()
@@ -92,7 +92,7 @@ def test_read_only_results_disk_leaves_no_process_and_no_scratch(checkout: Check
     finished = checkout.started_at("a")
     disks.fail(disk)
 
-    done = run.wait(240)
+    done = run.wait(480)
 
     assert_names(done, disk)
     # The live records stay: they cannot be removed.
@@ -115,7 +115,7 @@ def test_cache_full_while_measuring_loses_no_measurement(checkout: Checkout, dis
     run = start_second_point(checkout)
     disks.fill(disk)
 
-    done = run.wait(240)
+    done = run.wait(480)
 
     assert done.rc == 0, done.text
     assert "warning: chat-c2-r1" in done.text and str(disk) in done.text

@@ -54,7 +54,7 @@ def assert_rerun_completes(checkout: Checkout, lost: set[str], kept: dict[str, s
     assert {name for name, when in after.items() if before.get(name) != when} == lost
     assert checkout.started_at("b") == kept and checkout.requests_served("b") == served
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
     return again
 
 
@@ -76,11 +76,11 @@ def test_lost_server_costs_only_its_own_points(checkout: Checkout, victim: str, 
     server = psutil.Process(checkout.daemon("a")["pid"])
     (engine,) = server.children()
     (server if victim == "server" else engine).send_signal(number)
-    done = running.wait(240)
+    done = running.wait(480)
 
     assert done.rc == 1, done.text
     assert f"  a/chat-c2-r1  {reason}" in done.text and "  a/chat-c1-r1  " not in done.text, done.text
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
     assert_no_result(checkout, "a", "chat-c2-r1")
     assert reason in checkout.report()
     kept = assert_healthy(checkout)
@@ -94,12 +94,12 @@ def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
     checkout.keep("a")
     checkout.config["workloads"]["chat"] |= {"requests": 40, "concurrency": [2]}
     running = checkout.start(**SLOW)
-    wait_until(lambda: checkout.requests_served("a") > 10, 60, "it is measured")
+    wait_until(lambda: checkout.requests_served("a") > 10, 180, "it is measured")
     (client,) = [process for process in checkout.processes() if "bench_client.py" in " ".join(cmdline(process)[:2])]
     client.suspend()
     time.sleep(4)
     client.resume()
-    assert running.wait(240).rc == 0, running.text
+    assert running.wait(480).rc == 0, running.text
     row = checkout.rows()["a", "chat-c2-r1"]
     assert (row["verdict"], "interrupted" in row["reasons"]) == ("SUSPECT", True), row
     assert "interrupted" in checkout.report()
@@ -138,7 +138,7 @@ def test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap(checkout
     assert reason in json.loads(archived["deployments/a/points/chat-c1-r1.json"])["failure"]["reason"]
     assert json.loads(archived["deployments/b/points/chat-c1-r1.json"])["output_throughput"] > 0
     assert set(checkout.rejected()) == {"a/chat-c1-r1.1", "a/chat-c2-r1.1"}
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
 
     again = checkout.run()
 
@@ -148,7 +148,7 @@ def test_server_that_never_starts_is_named_and_twice_is_a_permanent_gap(checkout
     assert {hole["reason"] for hole in holes} == {failure["reason"]} and failure["reason"] in again.text
     assert failure["reason"] in checkout.report()
     assert checkout.started_at("b") == kept
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
 
 
 # test_serve.py of the unit tests has a taken port as well.
@@ -192,8 +192,8 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
             (checkout.path / f"fault-{waiting.pop(fault)}").write_text(fault)
         return not waiting
 
-    wait_until(all_injected, 180, "every deployment is ready once")
-    done = running.wait(240)
+    wait_until(all_injected, 480, "every deployment is ready once")
+    done = running.wait(480)
 
     assert done.rc == 1, done.text
     for fault, reason in reasons.items():
@@ -204,7 +204,7 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
         assert reason in [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"], record["reasons"]
         assert re.search(rf"^  {deployment}/chat-c2-r1 +{reason}$", done.text, re.MULTILINE), done.text
     assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_failed_client_gives_no_result_and_its_point_is_rejected(checkout: Check
     codes = [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"]
     assert reason in codes, codes
     assert reason in done.text and reason in checkout.report()
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
     assert checkout.points("a") == {}, "the next run measures the point again"
 
 
@@ -259,7 +259,7 @@ def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
         assert not (checkout.attempts(name)[-1] / "server.log").exists()
         assert_no_result(checkout, name, "chat-c2-r1")
     assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
 
 
 def _change(path: Path) -> None:

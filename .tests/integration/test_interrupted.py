@@ -21,8 +21,8 @@ from integration.local_index import Index
 CTRL_C = (signal.SIGINT, True)
 INT, TERM, HUP, KILL = ((number, False) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL))
 NAMES = {CTRL_C: "ctrl-c", INT: "SIGINT", TERM: "SIGTERM", HUP: "SIGHUP", KILL: "SIGKILL"}
-# A main process ends within this time after a signal; its children are gone at most GONE_S later.
-ANSWER_S = 12.0
+# A main process ends within this time after a signal, 12 s on an idle machine. Its children are gone at most GONE_S later.
+ANSWER_S = 60.0
 
 
 def end_run(checkout: Checkout, running: Running, end: tuple[signal.Signals, bool]) -> None:
@@ -43,7 +43,7 @@ def assert_plain_rerun_completes(checkout: Checkout, **variables: str) -> None:
     again = checkout.run(**variables)
     assert again.rc == 0, again.text
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
-    checkout.assert_all_dead(2)
+    checkout.assert_all_dead()
     assert checkout.secrets() == []
 
 
@@ -103,7 +103,7 @@ def test_interrupted_while_environment_is_built(checkout: Checkout, index: Index
     index.hanging.set()
     running = checkout.start(**settings)
     checkout.wait_for_progress("installing 1 locked packages", subject="standin")
-    assert index.asked.wait(15)
+    assert index.asked.wait(120)
 
     end_run(checkout, running, end)
 

@@ -42,7 +42,7 @@ def test_whole_run_in_odd_folder_exits_with_0(odd: Checkout, locale: str) -> Non
     assert set(verdicts) == {"chat-c1-r1", "chat-c2-r1"} and set(verdicts.values()) <= {"VALID", "SUSPECT"}
     said = subprocess.run(
         [odd.path / ".venv/bin/servemark", "show", odd.results / "archive" / f"{harness.RUN}.tar.zst"],
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": locale}, cwd="/", capture_output=True, timeout=60,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": locale}, cwd="/", capture_output=True, timeout=180,
     )  # fmt: skip
     assert (said.returncode, said.stdout.count(b"chat")) == (0, 2), said.stderr
     odd.assert_all_dead()

@@ -74,7 +74,7 @@ def test_hostile_file_is_refused_before_snakemake_reads_it(fresh: Checkout, name
 
 def test_hostile_default_configuration_is_refused(fresh: Checkout):
     (fresh.path / "config" / "config.yaml").write_text("run: " + "[" * 5000)
-    done = subprocess.run([SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([SNAKEMAKE, "--profile", "profiles/local"], cwd=fresh.path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "config.yaml:1:" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
@@ -96,10 +96,10 @@ def test_second_run_is_refused_with_pid_of_the_first(checkout: Checkout):
     assert second.rc == 2 and str(first.process.pid) in second.text and "Traceback" not in second.text, second.text
     assert second.seconds < 10
     assert looking.rc == 0, looking.text
-    done = first.wait(240)
+    done = first.wait(480)
     assert done.rc == 0, done.text
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
 
 
 def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
@@ -107,7 +107,7 @@ def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
     killed = checkout.start(STANDIN_START_S="60")
     checkout.wait_for_progress("waiting for vLLM")
     killed.interrupt(signal.SIGKILL)
-    assert killed.wait(5).rc == -signal.SIGKILL
+    assert killed.wait(120).rc == -signal.SIGKILL
     checkout.assert_all_dead()
     assert list((checkout.path / ".snakemake/locks").iterdir()), "Snakemake's own lock is still there"
 
@@ -117,7 +117,7 @@ def test_next_run_removes_lock_of_killed_one_and_reports_it(checkout: Checkout):
     assert f"process {killed.process.pid}" in again.text and "removed its lock" in again.text
     assert {row["verdict"] for row in checkout.rows().values()} <= {"VALID", "SUSPECT"}
     assert list((checkout.path / ".snakemake/locks").glob("*")) == []
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
     assert checkout.secrets() == []
 
 
@@ -139,7 +139,7 @@ def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
     second = other.start()
     other.wait_for_progress("waiting for the machine, in use by deployment a")
     one.inject("none")
-    done, waited = first.wait(240), second.wait(240)
+    done, waited = first.wait(480), second.wait(480)
 
     assert done.rc == 0, done.text
     assert one.rejected() == {} and len(one.attempts("a")) == 1

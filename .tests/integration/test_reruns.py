@@ -345,7 +345,7 @@ def test_lost_files_are_restored_and_only_lost_results_remeasured(measured: Chec
     assert {name: digest for name, digest in measured.digests("b").items() if "requests" in name}.items() <= raw.items()
     assert (len(measured.attempts("a")), len(measured.attempts("b"))) == (2, 1)
     assert Path(measured.record("models/tiny/manifest.json")["path"]).is_relative_to(measured.path)
-    measured.assert_all_dead(seconds=2)
+    measured.assert_all_dead()
 
 
 def test_every_row_of_the_ledger_table_has_a_test():

@@ -20,7 +20,7 @@ def test_each_repetition_is_measured_by_servers_of_its_own(checkout: Checkout):
     done = checkout.run()
 
     assert done.rc == 0, done.text
-    checkout.assert_all_dead(seconds=2)
+    checkout.assert_all_dead()
     servers = {name: checkout.attempts(name) for name in ("a", "a+1", "a+2")}
     assert [len(found) for found in servers.values()] == [1, 1, 1]
     assert [list(checkout.points(name)) for name in servers] == [["chat-c2-r1"], ["chat-c2-r2"], ["chat-c2-r3"]]

@@ -32,9 +32,9 @@ def search(checkout: Checkout, workload: str = "chat") -> Search:
 def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout):
     ask(checkout)
     running = checkout.start(**SERVER)
-    checkout.wait_for_progress("chat-c4-r1: ", seconds=120)
+    checkout.wait_for_progress("chat-c4-r1: ")
     running.interrupt(signal.SIGKILL)
-    running.wait(30)
+    running.wait(120)
     checkout.assert_all_dead()
     before = checkout.started_at("a")
     assert {"chat-c1-r1", "chat-c16-r1"} <= set(before) and not (checkout.results / "report.html").exists()
@@ -78,9 +78,9 @@ def test_failure_in_a_trial_is_a_gap_and_overload_is_a_miss(checkout: Checkout):
     checkout.config["workloads"] = {"paced": paced, "chat": chat, "listed": listed}
     checkout.inject("none")
     running = checkout.start(**SERVER)
-    checkout.wait_for_progress("paced-q200-r1: ", seconds=180)
+    checkout.wait_for_progress("paced-q200-r1: ")
     checkout.inject("die_after:1")
-    done = running.wait(240)
+    done = running.wait(480)
     assert done.rc == 1, done.text
     # The listed point comes first. The server died in a trial of the first search, so both searches ended with a gap.
     assert ("a", "listed-c2-r1") in checkout.rows()

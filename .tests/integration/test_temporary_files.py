@@ -28,6 +28,6 @@ def test_ended_run_leaves_no_temporary_files(checkout: Checkout, temporary: Path
     server = Path(f"/proc/{checkout.daemon('a')['pid']}/environ").read_text().split("\0")
     assert f"TMPDIR={spec['scratch']}" in server
     running.interrupt(number)
-    running.wait(240)
+    running.wait(480)
     checkout.assert_all_dead()
     assert [path.name for path in temporary.iterdir()] == []

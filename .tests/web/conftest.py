@@ -79,6 +79,7 @@ def visit(tmp_path: Path) -> Iterator:
                     str(tmp_path / f"profile-{number}"),
                     executable_path=str(CHROMIUM),
                     headless=True,
+                    timeout=120_000,
                     args=list(ARGUMENTS),
                     env={**os.environ, "HOME": str(tmp_path)},
                     **options,
@@ -87,6 +88,7 @@ def visit(tmp_path: Path) -> Iterator:
                 _need(False, f"{CHROMIUM} does not start: {' '.join(str(error).split())[:300]}")
                 raise
             contexts.append(context)
+            context.set_default_timeout(120_000)
             page = context.new_page()
             seen = Seen()
             page.on("console", lambda message: seen.complaints.append(f"console {message.type}: {message.text}"))

@@ -31,7 +31,7 @@ def image(folder):
 
 def inside(image, code, env, **how):
     argv, environment = entering.enter(image, [PYTHON, "-c", code], env, **how)
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), argv
 
@@ -86,7 +86,7 @@ def test_bound_folders_that_do_not_exist_here_are_left_out(image, tmp_path):
 def test_sampler_in_a_container_counts_the_other_containers_of_its_deployment(image, tmp_path):
     """Variables of a process in another user namespace cannot be read; its parent's command line, or its parent's id, tells."""
     attempt, file = tmp_path / "attempt", tmp_path / "samples"
-    burn = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
+    burn = "import time\nend = time.time() + 300\nwhile time.time() < end: pass"
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     argv, inner = entering.enter(image, [PYTHON, "-c", burn], env)
     # As a remote agent does.
@@ -96,7 +96,7 @@ def test_sampler_in_a_container_counts_the_other_containers_of_its_deployment(im
     argv, inner = entering.enter(image, words, env)
     sampler = subprocess.Popen(argv, env=inner)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []  # the last one may be incomplete
             own = json.loads(lines[-1]).get("own_s", 0) if lines else 0

@@ -34,14 +34,14 @@ def without_samplers(plain):
 def ray(deploy, standin_copy):
     """Makes a deployment on the stand-in Ray of :func:`put_ray`."""
 
-    def make(*args, cluster_s=10.0, topology=TOPOLOGY, site=None, **given):
+    def make(*args, cluster_s=60.0, topology=TOPOLOGY, site=None, **given):
         put_ray(standin_copy, *args, **given)
         return deploy(
             environment=described(standin_copy),
             topology=topology,
             site=site,
             points=1,
-            timeouts=Timeouts(cluster=cluster_s, start=20.0, stall=20.0, stop=1.0),
+            timeouts=Timeouts(cluster=cluster_s, start=90.0, stall=60.0, stop=1.0),
         )
 
     return make
@@ -174,7 +174,7 @@ def test_supervisor_ended_before_ray_start_is_named(ray, monkeypatch):
     def killed(manifest, hashes):
         identity = processes.Identity.parse(supervisor.read_state(plain.attempt).identity)
         identity.signal(signal.SIGKILL)
-        assert processes.wait_for_end(identity, 5)
+        assert processes.wait_for_end(identity, 60)
 
     monkeypatch.setattr(cluster, "verify", killed)
     started = plain.start()

@@ -105,6 +105,6 @@ def test_killed_run_ends_its_deployment(deploy, monkeypatch, wait_for):
     plain.up()
     master.kill()
     master.wait()
-    wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended", 10)
+    wait_for(lambda: supervisor.read_state(plain.attempt).state == "ended")
     assert_all_gone(plain)
     assert not any(record.exists() for record in plain.live_records), "no live record outlives its deployment"

@@ -79,7 +79,7 @@ def test_suspended_process_makes_the_point_suspect(deploy, victim):
 
     def stand_still() -> None:
         """Stop the process for 4 s after the client has sent its warm-up and some requests."""
-        wait_until(lambda: log.read_text().count("POST /v1/completions") > 12, 30, "it is measured")
+        wait_until(lambda: log.read_text().count("POST /v1/completions") > 12, 120, "it is measured")
         stopped = family()
         for process in stopped:
             process.suspend()
@@ -174,7 +174,7 @@ def test_hanging_server_is_detected_and_ended(deploy, tmp_path):
     fault = tmp_path / "fault"
     plain = deploy(
         variables={"STANDIN_FAULT_FILE": str(fault)},
-        timeouts=Timeouts(start=20.0, stall=20.0, point=60.0, no_progress=1.0, stop=1.0),
+        timeouts=Timeouts(start=90.0, stall=60.0, point=90.0, no_progress=1.0, stop=1.0),
     )
     plain.up()
     fault.write_text("hang")
@@ -219,19 +219,19 @@ def test_client_faults_make_point_invalid_and_server_stays(deploy, monkeypatch):
     }
     plain = deploy(
         points=len(expected) + 1,
-        timeouts=Timeouts(start=20.0, stall=20.0, point=1.0, no_progress=10.0, stop=1.0),
+        timeouts=Timeouts(start=90.0, stall=60.0, point=1.0, no_progress=60.0, stop=1.0),
     )
     plain.up()
     for number, (text, codes) in enumerate(expected.items()):
         monkeypatch.setenv("STANDIN_CLIENT_FAULT", text)
-        plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0 if text == "hang" else 20.0})
+        plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0 if text == "hang" else 90.0})
         record = plain.measure(number + 1)
         assert_no_figure(plain, record)
         assert reasons(record) == codes and record.failure is None, text
         if codes & {"raw_missing"}:
             assert plain.raw(number + 1).read_text() == "{}\n"
     monkeypatch.delenv("STANDIN_CLIENT_FAULT")
-    plain.timeouts = plain.timeouts.model_copy(update={"point": 20.0})
+    plain.timeouts = plain.timeouts.model_copy(update={"point": 90.0})
     assert verdict(plain.measure(len(expected) + 1)) == "VALID"
 
 

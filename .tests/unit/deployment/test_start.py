@@ -91,7 +91,7 @@ def test_second_deployment_waits_for_the_machine(deploy, wait_for):
     wait_for(lambda: any("waiting for the machine, in use by deployment first" in text for text in second.told.words))
     assert supervisor.read_state(second.attempt).state == "waiting" and not started
     first.stop()
-    thread.join(20)
+    thread.join(120)
     assert started[0].failure is None and supervisor.read_state(second.attempt).state == "running"
 
 
@@ -105,7 +105,7 @@ def test_points_measured_meanwhile_are_not_repeated(deploy, wait_for):
     wait_for(lambda: any("waiting for the machine" in text for text in second.told.words))
     record = first.measure()
     first.stop()
-    thread.join(20)
+    thread.join(120)
     assert started[0].replay and attempts.every(second.folder) == []
     assert second.measure().output_throughput == record.output_throughput
 
@@ -118,8 +118,8 @@ def test_supervisor_ended_while_waiting_for_machine_ends_wait(deploy, wait_for, 
     thread = threading.Thread(target=lambda: started.append(second.start()))
     thread.start()
     wait_for(lambda: attempts.latest(second.folder) and supervisor.is_alive(second.attempt))
-    supervisor.stop(second.attempt, 10) if end == "stopped" else kill_supervisor(second)
-    thread.join(20)
+    supervisor.stop(second.attempt, 60) if end == "stopped" else kill_supervisor(second)
+    thread.join(120)
     assert started[0].failure.reason == reason
     assert supervisor.is_alive(first.attempt), "the other one is not disturbed"
 

@@ -56,7 +56,7 @@ def terminal():
 
 
 def run(terminal, *arguments):
-    return start(terminal, *arguments).wait(60)
+    return start(terminal, *arguments).wait(120)
 
 
 def start(terminal, *arguments):
@@ -89,7 +89,7 @@ def test_process_continues_when_its_terminal_is_closed(tmp_path, wait_for):
     wait_for(lambda: sum(line.startswith("child 39 ") for line in terminal.scrolled) == 2)
     terminal.close()
     open_.unlink()
-    assert process.wait(30) == 3
+    assert process.wait(120) == 3
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def python(tmp_path_factory):
 
 def require(python, tmp_path, *tasks):
     environment = SimpleNamespace(python=python, bytecode=None)
-    lm_eval_tasks.require(environment, tasks, log=tmp_path / "log", timeout_s=30, watch=OwnerWatch())
+    lm_eval_tasks.require(environment, tasks, log=tmp_path / "log", timeout_s=120, watch=OwnerWatch())
 
 
 def test_known_tasks_pass(python, tmp_path):

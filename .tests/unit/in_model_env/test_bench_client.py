@@ -133,7 +133,7 @@ def clients(tmp_path, killed_at_the_end):
 
 def test_processes_of_closed_loop_start_together(clients):
     three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6))
-    assert three.process.wait(30) == 0, three.log.read_text()
+    assert three.process.wait(60) == 0, three.log.read_text()
     said = three.said()
     warm = [each["warm"] for each in said]
     assert max(warm) - min(warm) > 0.8, "they were ready at different times"
@@ -144,14 +144,14 @@ def test_processes_of_closed_loop_start_together(clients):
 
 def test_processes_without_warm_ups_start_together(clients):
     pair = clients(("runs", 0.0), ("runs", 0.0), options=("--num-warmups", "0"))
-    assert pair.process.wait(30) == 0, pair.log.read_text()
+    assert pair.process.wait(60) == 0, pair.log.read_text()
     starts = [start for each in pair.said() for start in each["starts"]]
     assert max(starts) - min(starts) < 0.3
 
 
 def test_processes_at_a_rate_start_together_and_no_request_is_late(clients):
     three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6), options=PACED)
-    assert three.process.wait(30) == 0, three.log.read_text()
+    assert three.process.wait(60) == 0, three.log.read_text()
     said = three.said()
     begins, warm = ([each[key] for each in said] for key in ("begin", "warm"))
     assert max(warm) - min(warm) > 0.8, "they were ready at different times"
@@ -163,14 +163,14 @@ def test_processes_at_a_rate_start_together_and_no_request_is_late(clients):
 @pytest.mark.parametrize("what", ["ends", "becomes"])
 def test_process_that_ends_before_it_is_ready_does_not_delay_the_others(clients, what):
     three = clients(("runs", 0.0), (what, 0.0), ("runs", 0.5))
-    assert three.process.wait(30) == 0, three.log.read_text()
+    assert three.process.wait(60) == 0, three.log.read_text()
     first, third = (each["starts"] for each in three.said())
     assert max(first + third) - min(first + third) < 0.3, "the others begin together"
 
 
 def test_process_that_fails_before_the_start_ends_the_others(clients):
     three = clients(("runs", 0.0), ("runs", 300.0), ("fails", 0.0))
-    assert three.process.wait(20) == 7
+    assert three.process.wait(60) == 7
     assert three.said() == []
 
 
@@ -181,15 +181,15 @@ def test_signal_before_the_start_ends_all_processes(clients, wait_for, number):
     everyone = three.identities()
     begin = time.monotonic()
     three.process.send_signal(number)
-    assert three.process.wait(10) == (128 + number if number != signal.SIGKILL else -number)
+    assert three.process.wait(60) == (128 + number if number != signal.SIGKILL else -number)
     assert time.monotonic() - begin < 3, "shorter than the grace period"
-    wait_for(lambda: not any(one.alive for one in everyone), 5)
+    wait_for(lambda: not any(one.alive for one in everyone))
     assert three.said() == []
 
 
 def test_vllm_gets_its_arguments_without_our_folder_and_variables(clients):
     pair = clients(("runs", 0.0), ("runs", 0.0))
-    assert pair.process.wait(30) == 0, pair.log.read_text()
+    assert pair.process.wait(60) == 0, pair.log.read_text()
     for file, said in zip(pair.files, pair.said(), strict=True):
         assert said["argv"][1:] == [str(file), "runs", "0.0", *CLOSED_LOOP]
         assert str(IN_MODEL_ENV) not in said["path"] and said["told"] == []
@@ -204,7 +204,7 @@ def test_each_process_has_only_its_own_socket(tmp_path):
     order = tmp_path / "order.json"
     order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]] * 3, "samples": str(tmp_path / "cpu")}))
     argv = [sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) == 3
@@ -217,7 +217,7 @@ def test_single_process_gets_no_barrier(tmp_path):
     order = tmp_path / "order.json"
     tell = f"import os, sys; sys.exit(3 if '{VARIABLE}' in os.environ else 0)"
     order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "samples": str(tmp_path / "cpu")}))
-    done = subprocess.run([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)], timeout=30)
+    done = subprocess.run([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)], timeout=120)
     assert done.returncode == 0
 
 

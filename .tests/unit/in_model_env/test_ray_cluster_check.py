@@ -58,7 +58,7 @@ def test_missing_nodes_are_written_at_the_deadline(standin_copy, tmp_path):
         "0.2",
         str(output),
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     missing = ray_cluster_check.compare(EXPECTED, [])
     assert len(missing) == 2 and (done.returncode, done.stdout.splitlines()) == (1, missing)
     found = json.loads(output.read_text())
@@ -99,6 +99,6 @@ def test_head_that_refuses_drivers_is_retried_until_the_deadline(standin_copy, t
         "1.0",
         str(output),
     ]
-    assert subprocess.run(argv, capture_output=True, timeout=30).returncode == 1
+    assert subprocess.run(argv, capture_output=True, timeout=120).returncode == 1
     (missing,) = json.loads(output.read_text())["missing"]
     assert "127.0.0.1:1" in missing and missing.endswith(f": {said}")

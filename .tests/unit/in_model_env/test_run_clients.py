@@ -78,13 +78,13 @@ def clients(tmp_path, killed_at_the_end):
 
 def test_exit_code_is_0_after_the_last_process(clients):
     three = clients("ends", "ends", "ends")
-    assert three.process.wait(20) == 0
+    assert three.process.wait(60) == 0
     assert len(three.samples()) == 3 and three.begun
 
 
 def test_cpu_time_of_each_process_is_sampled_once_a_second(clients):
     pair = clients("busy", "idle")
-    assert pair.process.wait(30) == 0
+    assert pair.process.wait(60) == 0
     busy, idle = pair.samples()
     for file, taken in zip(pair.files, (busy, idle), strict=True):
         said = float(file.read_text().split()[1])
@@ -100,7 +100,7 @@ def test_failed_process_ends_the_others_and_gives_its_exit_code(clients, wait_fo
     wait_for(lambda: pair.begun)
     others = [pair.identities()[0], pair.identities()[2]]
     begin = time.monotonic()
-    assert pair.process.wait(20) == code
+    assert pair.process.wait(60) == code
     assert time.monotonic() - begin < 10
     assert not any(other.alive for other in others)
     assert len(pair.samples()) == 3
@@ -114,9 +114,9 @@ def test_signal_ends_the_processes_with_their_children(clients, wait_for, number
     everyone = [*pair.identities(), child]
     pair.process.send_signal(number)
     begin = time.monotonic()
-    assert pair.process.wait(10) == 128 + number
+    assert pair.process.wait(60) == 128 + number
     assert time.monotonic() - begin < 3, "shorter than the grace period"
-    wait_for(lambda: not any(one.alive for one in everyone), 2)
+    wait_for(lambda: not any(one.alive for one in everyone))
 
 
 def test_processes_end_if_run_clients_is_killed(clients, wait_for):
@@ -125,4 +125,4 @@ def test_processes_end_if_run_clients_is_killed(clients, wait_for):
     both = pair.identities()
     os.kill(pair.process.pid, signal.SIGKILL)
     pair.process.wait()
-    wait_for(lambda: not any(one.alive for one in both), 5)
+    wait_for(lambda: not any(one.alive for one in both))

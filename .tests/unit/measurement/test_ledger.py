@@ -159,7 +159,7 @@ def test_many_processes_storing_one_key_leave_one_whole_entry(store, raw, tmp_pa
         library = str(LIBRARY)
         writers.append(subprocess.Popen(list(map(str, arguments)), env={**os.environ, "PYTHONPATH": library}))
     go.touch()
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(240) for writer in writers] == [0] * 4
     assert store.find(KEY).record.deployment in {"d0", "d1", "d2", "d3"}
     assert store.warnings == []
     assert [path.name for path in (store.root / KEY[:2]).iterdir()] == [KEY]

@@ -71,7 +71,7 @@ def test_client_without_detail_warmup_rate_and_metadata(python, tmp_path):
         argv = [python, *CLI, "bench", "serve", "--base-url", running.url, "--model", "tiny", "--num-prompts", "3"]
         argv += ["--random-input-len", "2", "--random-output-len", "2", "--num-warmups", "2", "--request-rate", "50"]
         argv += ["--metadata", "wf_tp=2", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json"]
-        subprocess.run(argv, env=environment(), check=True, timeout=20, capture_output=True)
+        subprocess.run(argv, env=environment(), check=True, timeout=120, capture_output=True)
         assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 10.0' in running.get("/metrics").text
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["wf_tp"] == "2" and written["request_rate"] == 50

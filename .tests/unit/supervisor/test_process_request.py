@@ -114,13 +114,13 @@ def test_login_shell_loads_modules_in_order_then_execs(module):
     code = "import os, sys; print(os.environ['LOADED'], sys.argv[1:], os.getpid())"
     argv = process_request.with_modules([sys.executable, "-c", code, "a b", "$HOME", ""], ["gcc/12", "cuda/13.0"])
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=passed_on.clean_environment())
-    said, _ = child.communicate(timeout=20)
+    said, _ = child.communicate(timeout=120)
     assert said.splitlines()[-1] == f" gcc/12 cuda/13.0 ['a b', '$HOME', ''] {child.pid}"
 
 
 def test_a_module_that_does_not_load_ends_the_start(module):
     argv = process_request.with_modules(["echo", "started"], ["gcc/12", "cuda/0"])
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=dict(os.environ))
     assert done.returncode == 97 and "cuda/0" in done.stderr
     assert "started" not in done.stdout
 

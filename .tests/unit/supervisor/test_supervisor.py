@@ -27,7 +27,7 @@ def test_stop_ends_detached_children_and_removes_keys(attempts, tmp_path):
     attempt = attempts()
     daemon(attempt)
     (attempt / "api-key").write_text("key")
-    state = supervisor.stop(attempt, 10)
+    state = supervisor.stop(attempt, 60)
     assert (state.state, state.why) == ("ended", "stop_requested")
     assert len(state.leftovers) == 1, "the detached child that ignores TERM is named"
     assert_all_dead(attempt)
@@ -83,7 +83,7 @@ def test_two_deployments_never_have_the_machine_lock_at_once(attempts):
     holder, waiter = (first, second) if supervisor.read_state(first).state == "running" else (second, first)
     wait_for(lambda: supervisor.read_state(waiter).state == "waiting")
     assert f"deployment {holder.name}" in supervisor.read_state(waiter).waiting_for
-    supervisor.stop(holder, 10)
+    supervisor.stop(holder, 60)
     wait_for(lambda: supervisor.read_state(waiter).state == "running")
 
 
@@ -91,7 +91,7 @@ def test_a_waiting_supervisor_can_be_stopped(attempts):
     first = attempts("first")
     wait_for(lambda: supervisor.read_state(first).state == "running")
     second = attempts("second")
-    assert supervisor.stop(second, 5).why == "stop_requested"
+    assert supervisor.stop(second, 60).why == "stop_requested"
     assert supervisor.is_alive(first)
 
 
@@ -117,7 +117,7 @@ def test_daemons_die_with_killed_supervisor_and_rest_is_found(attempts):
 
 def test_request_to_dead_supervisor_names_its_log(attempts):
     attempt = attempts()
-    supervisor.stop(attempt, 10)
+    supervisor.stop(attempt, 60)
     with pytest.raises(TimeoutError, match=r"supervisor\.log"):
         supervisor.request(attempt, DaemonRequest(name="late", argv=("true",), env={}, log=str(attempt / "late.log")))
 
@@ -213,7 +213,7 @@ def test_attempt_with_earlier_file_names_can_be_stopped(attempts):
         (attempt / name).rename(attempt / earlier)
         assert supervisor.own_file(attempt, name) == attempt / earlier
     assert supervisor.is_alive(attempt) and supervisor.read_spec(attempt).deployment == "a"
-    assert supervisor.stop(attempt, 10).why == "stop_requested"
+    assert supervisor.stop(attempt, 60).why == "stop_requested"
 
 
 def test_supervisor_of_another_checkout_stays_alive(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ def test_end_of_heartbeat_pipe_ends_launched_daemon_and_tree(attempts, tmp_path)
     assert said[2:] == ["s3cr3t-value", identity.here()], "the remote agent sets secret and node"
     place = json.loads((attempt / "requests" / "server.place.json").read_text())
     assert place["host"] == processes.host() and place["pid"] != state.pid, "the daemon itself, behind remote.py"
-    assert supervisor.stop(attempt, 10).why == "stop_requested"
+    assert supervisor.stop(attempt, 60).why == "stop_requested"
     (ended,) = supervisor.read_daemons(attempt)
     assert (ended.why, ended.signal) == ("stop_requested", signal.SIGTERM)
     assert Identity.of(place["pid"]) is None and Identity.of(int(said[1])) is None
@@ -58,7 +58,7 @@ def test_remote_agent_that_uses_its_whole_grace_is_no_leftover(attempts):
     )  # fmt: skip
     supervisor.request(attempt, request)
     wait_for(lambda: "deaf" in Path(request.log).read_text())
-    assert supervisor.stop(attempt, 15).leftovers == ()
+    assert supervisor.stop(attempt, 60).leftovers == ()
     assert_all_dead(attempt)
 
 
@@ -129,7 +129,7 @@ def test_daemon_waiting_for_slurm_is_never_started_after_stop(attempts):
     log = supervisor.launcher_log(attempt, "server")
     wait_for(lambda: log.exists() and AWAY in log.read_text())
     time.sleep(0.5)
-    assert supervisor.stop(attempt, 10).why == "stop_requested"
+    assert supervisor.stop(attempt, 60).why == "stop_requested"
     (state,) = supervisor.read_daemons(attempt)
     assert state.ended_at and state.why in ("never_started", "stop_requested")
 

@@ -190,16 +190,16 @@ def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_f
     small = ("LICENSE", "config.json", "tokenizer.json")
     first = child(tmp_path, HF_HOME=str(hugging_face))
     try:
-        wait_for(lambda: parts() and all((draft / name).exists() for name in small), 60)
+        wait_for(lambda: parts() and all((draft / name).exists() for name in small), 180)
         first.send_signal(number)
-        first.communicate(timeout=8)
+        first.communicate(timeout=40)  # the hub ends the connection after a minute
     finally:
         first.kill()
         first.communicate()
     assert first.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
     assert not (home(tmp_path) / FIRST).exists()
     second = child(tmp_path, HF_HOME=str(hugging_face))
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=240)
     assert second.returncode == 0, said
     assert said.strip() == f"hf:{REPOSITORY}@main (commit {FIRST})"
     # As docs/explanation/architecture.md states: an incomplete file is downloaded from its beginning.
@@ -216,7 +216,7 @@ def test_next_run_keeps_the_complete_files_of_a_killed_one(hub, tmp_path, wait_f
 
 def test_process_that_is_offline_refuses_without_a_request(hub, tmp_path):
     process = child(tmp_path, HF_HUB_OFFLINE="1")
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode != 0 and "HF_HUB_OFFLINE" in said
     assert hub.asked == []
 

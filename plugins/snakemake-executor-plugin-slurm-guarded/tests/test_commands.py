@@ -46,7 +46,7 @@ def test_failing_query_raises_its_trouble(tool: MakeTool, body: str, trouble: Tr
     tool("squeue", body)
     begin = time.monotonic()
     with pytest.raises(CommandFailed) as caught:
-        queries.squeue(["name"], finished=True, timeout_s=1)
+        queries.squeue(["name"], finished=True, timeout_s=1 if body == "sleep 30" else 20)
     assert caught.value.trouble is trouble and said in caught.value.said
     assert time.monotonic() - begin < 10
 

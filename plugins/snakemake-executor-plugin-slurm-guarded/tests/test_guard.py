@@ -84,7 +84,7 @@ def test_guard_outlives_its_parent_and_acts_only_if_needed(tool: MakeTool, jobs:
     env = dict(os.environ) | {"PYTHONPATH": str(Path(guard.__file__).parents[1])}
     main = subprocess.Popen([sys.executable, "-c", code, str(jobs), str(log)], stdin=subprocess.PIPE, env=env)
     found = 0
-    for _ in range(200):
+    for _ in range(2000):
         mine = [
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -102,7 +102,7 @@ def test_guard_outlives_its_parent_and_acts_only_if_needed(tool: MakeTool, jobs:
         journal.append(jobs, "run_ended", run="run-1")
     main.kill()
     main.wait()
-    assert gone(found, 12)
+    assert gone(found, 120)
     assert bool(calls(asked)) == (not clear) and log.exists() == (not clear)
     assert journal.closed(jobs, "run-1")
 
@@ -134,7 +134,7 @@ def test_identity_differs_for_a_reused_process_id() -> None:
     me = guard.identity(os.getpid())
     assert me and guard.lives(me) and not guard.lives(f"{os.getpid()}:1")
     child = subprocess.Popen(["true"])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while guard.identity(child.pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert guard.identity(child.pid) is None, "a zombie has ended"

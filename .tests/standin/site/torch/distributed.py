@@ -21,7 +21,7 @@ def init_process_group(_backend, init_method, rank, world_size, timeout):
         return
     while True:
         try:
-            _peers.append(socket.create_connection((url.hostname, url.port), timeout=5).makefile("rw"))
+            _peers.append(socket.create_connection((url.hostname, url.port), timeout=60).makefile("rw"))
             return
         except OSError:
             if time.monotonic() > deadline:
