@@ -81,7 +81,7 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
     assert_attempts_apart(fresh)
     before = fresh.digests("a") | fresh.digests("b")
     second = fresh.run()
-    assert second.rc == 0 and second.seconds < 10, second.text
+    assert second.rc == 0, second.text
     assert "Nothing to be done" in second.text
     assert fresh.digests("a") | fresh.digests("b") == before
 

@@ -20,7 +20,7 @@ def lines(page, chart: str):
     return page.locator(f"[data-drawing={chart}] svg .mark-line.role-mark path")
 
 
-def test_bins_and_timeline_are_drawn_soon_and_named(visit):
+def test_bins_and_timeline_are_drawn_and_named(visit):
     visited = visit(render(report_data.demo()), viewport=DESKTOP)
     page = visited.page
     for chart in BINS:
@@ -29,8 +29,6 @@ def test_bins_and_timeline_are_drawn_soon_and_named(visit):
     assert {chart: lines(page, chart).count() for chart in LINES} == {"timeline-requests": 2, "timeline-kv": 1}
     for chart in (*BINS, *LINES):
         assert page.locator(f"[data-drawing={chart}] [aria-label]").first.get_attribute("aria-label")
-    # Generous, for a busy machine. It takes about one second.
-    assert page.evaluate("() => performance.now()") < 30_000
     quiet(visited)
 
 

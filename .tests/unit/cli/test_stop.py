@@ -173,7 +173,7 @@ def test_stop_command_and_its_exit_codes(results, monkeypatch, capsys):
     begin = time.monotonic()
     monkeypatch.setattr(stop.supervisor, "read_state", _ended_when_asked(attempt))
     assert cli.main(["stop", "plain"]) == 0
-    assert "plain ended" in capsys.readouterr().out and time.monotonic() - begin < 5
+    assert "plain ended" in capsys.readouterr().out and time.monotonic() - begin < 15, "shorter than the margin"
     assert cli.main(["status", "--json"]) == 0
 
 

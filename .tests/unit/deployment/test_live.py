@@ -38,7 +38,7 @@ def test_measured_deployment_is_replayed_from_ledger(deploy):
     assert (ready.failure, ready.url, ready.served_name) == (None, endpoint.url, "tiny")
     assert (ready.servers, ready.router, ready.client_node) == (endpoint.servers, None, node.name)
     assert (startup.nodes, startup.placement, startup.servers) == (started.nodes, started.replicas, endpoint.servers)
-    assert 0 < startup.seconds_to_health <= startup.seconds_to_first_token < 20
+    assert 0 < startup.seconds_to_health <= startup.seconds_to_first_token < 90
     assert startup.observed["kv_cache_tokens"] == 65536
     phases = sum(phase.seconds for phase in startup.phases)
     assert phases == pytest.approx(startup.seconds_to_health, abs=0.01), "the first token's own time comes after them"

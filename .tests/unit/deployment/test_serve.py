@@ -43,7 +43,7 @@ def test_failed_server_start_is_passed_to_later_stages(deploy, variables, timeou
     plain.timeouts = plain.timeouts.model_copy(update=timeouts)
     begin = time.monotonic()
     ready = plain.up()
-    assert time.monotonic() - begin < 12
+    assert time.monotonic() - begin < 60
     assert ready.failure.stage == "await_ready" and ready.url is None
     assert reason in (None, ready.failure.reason) and words in ready.failure.detail
     assert quote in "\n".join(ready.failure.quote) and ready.failure.remedy

@@ -50,7 +50,7 @@ def test_server_ignoring_term_is_killed_and_named(deploy):
     pid = plain.pid()
     begin = time.monotonic()
     stopped = plain.stop()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 60
     assert any(text.startswith(f"{pid} ") for text in stopped.leftovers)
     assert {daemon.name: daemon.signal for daemon in stopped.daemons} == {SAMPLER: None, "server": signal.SIGKILL}
     assert_all_gone(plain)

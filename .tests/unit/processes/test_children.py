@@ -122,7 +122,7 @@ def test_tool_is_ended_by_timeout_or_check_with_the_reason(tmp_path, timeout_s, 
     )
     assert result.stopped == stopped
     assert result.exit_code == -signal.SIGTERM
-    assert result.seconds < 5
+    assert result.seconds < 50
 
 
 def test_tool_ends_by_itself_when_its_heartbeat_pipe_closes(tmp_path):

@@ -174,11 +174,9 @@ def test_wait_for_end_returns_at_the_end_or_the_timeout(sleeper):
     identity = Identity.of(process.pid)
     begin = time.monotonic()
     assert processes.wait_for_end(identity, 0.3) is False
-    assert 0.25 < time.monotonic() - begin < 10
+    assert time.monotonic() - begin > 0.25
     process.kill()
-    begin = time.monotonic()
-    assert processes.wait_for_end(identity) is True
-    assert time.monotonic() - begin < 5
+    assert processes.wait_for_end(identity, 60) is True
 
 
 def test_marked_finds_a_process_by_its_output_file(tmp_path, wait_for):

@@ -156,7 +156,7 @@ def test_never_ready_stays_at_loading_until_the_fault_is_lifted(python, tmp_path
 def test_slow_start_takes_the_configured_seconds(python, tmp_path):
     begin = time.monotonic()
     with server(python, tmp_path, STANDIN_FAULT="slow_start:1.0"):
-        assert 1.1 <= time.monotonic() - begin < 5
+        assert time.monotonic() - begin >= 1.1
 
 
 def test_faults_switch_while_it_runs(python, tmp_path):

@@ -108,10 +108,8 @@ def tree(start, tmp_path, wait_for):
 
 def test_end_of_heartbeat_pipe_sends_term_then_kill(tree, tmp_path):
     child, members, _, _ = tree()
-    begin = time.monotonic()
     child.stdin.close()
     assert child.wait(60) == 7, "it handled TERM"
-    assert time.monotonic() - begin < 6
     assert "TERM" in (tmp_path / "log").read_text()
     assert [member for member in members if member.alive] == []
 

@@ -45,9 +45,7 @@ def test_end_of_owner_process_ends_all_and_removes_keys(attempts, master, number
     daemon(attempt, "deaf")
     master.send_signal(number)
     master.wait()
-    begin = time.monotonic()
-    wait_for(lambda: supervisor.read_state(attempt).state == "ended", 8)
-    assert time.monotonic() - begin < 6
+    wait_for(lambda: supervisor.read_state(attempt).state == "ended")
     assert supervisor.read_state(attempt).why == "lifeline_ended"
     assert not (tmp_path / "a-ready.json").exists()
     assert_all_dead(attempt)

@@ -48,7 +48,7 @@ def test_failing_query_raises_its_trouble(tool: MakeTool, body: str, trouble: Tr
     with pytest.raises(CommandFailed) as caught:
         queries.squeue(["name"], finished=True, timeout_s=1 if body == "sleep 30" else 20)
     assert caught.value.trouble is trouble and said in caught.value.said
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 25
 
 
 def test_users_variables_do_not_change_a_query(tool: MakeTool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_stop_event_ends_a_query(tool: MakeTool) -> None:
     begin = time.monotonic()
     with pytest.raises(CommandFailed) as caught:
         queries.squeue(["name"], finished=True, stop=stop)
-    assert caught.value.trouble is Trouble.STOPPED and time.monotonic() - begin < 10
+    assert caught.value.trouble is Trouble.STOPPED and time.monotonic() - begin < 25

