@@ -71,5 +71,5 @@ class Terminal:
     def close(self) -> None:
         """Close both ends."""
         os.close(self._theirs)
-        self._reader.join(60)
+        self._reader.join(5)
         os.close(self._ours)

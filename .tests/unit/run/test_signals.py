@@ -36,8 +36,8 @@ os.read(ready, 1)  # until the script can handle a signal
 if 'UNDER_NOHUP' in os.environ: signal.signal(signal.SIGHUP, signal.SIG_IGN)
 signals.install()
 if 'ENDS_IN_S' in os.environ: signals.at(time.time() + float(os.environ['ENDS_IN_S']), "its time is nearly over.")
-print("main", script.pid, flush=True)
 try:
+    print("main", script.pid, flush=True)
     while sys.argv[3:]: print("x" * 1000, file=sys.stderr)
     script.wait()
 except KeyboardInterrupt:
