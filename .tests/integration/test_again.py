@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -45,6 +47,24 @@ def test_added_concurrency_measures_only_its_points(measured: Checkout):
         assert after == before[name]
         assert measured.requests_served(name) == 2 + 3 * POINT
     measured.assert_all_dead()
+
+
+def test_ledger_continues_a_run_on_another_machine(measured: Checkout, checkouts: Callable[[], Checkout]):
+    other = checkouts()
+    other.keep("a")
+    other.config["workloads"]["chat"]["concurrency"] = [1, 2, 3]
+    shutil.copytree(measured.results / "ledger", other.results / "ledger")
+    # An entry that was being copied.
+    key = measured.points("a")["chat-c1-r1"]["key"]
+    (other.results / "ledger" / key[:2] / key / "measurement.json").unlink()
+
+    done = other.run()
+
+    assert done.rc == 0, done.text
+    before, after = measured.started_at("a"), other.started_at("a")
+    assert after["chat-c2-r1"] == before["chat-c2-r1"] and after["chat-c1-r1"] > before["chat-c1-r1"] and "chat-c3-r1" in after
+    assert other.requests_served("a") == 1 + 2 * POINT
+    assert verification.verify(other.results / "archive" / f"{RUN}.tar.zst").wrong == ()
 
 
 def test_chosen_points_are_measured_again_and_others_are_kept(measured: Checkout):
