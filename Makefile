@@ -32,13 +32,13 @@ test: test-standin test-real
 
 # One run: unit tests use the cores while integration tests wait. The long files come first, so that none runs alone at the end.
 test-standin: setup-test
-	$(LATER) $(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
+	$(LOW_PRIORITY) $(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
 # With `make --jobs=2 test test-slurm`, the stand-in tests run in parallel with the others, which wait for their servers most of the time:
 # Slurm on the stand-in, real vLLM on Slurm, real vLLM. With three parts at once, real vLLM on Slurm took 18 minutes instead of 14.
-# The others take longer, so they get the cores first.
+# The tests of Slurm and real vLLM take longer, so the stand-in tests run with a lower priority.
 ifneq ($(filter test-slurm,$(MAKECMDGOALS)),)
-LATER := nice -n 5
+LOW_PRIORITY := nice -n 5
 test-slurm-real: test-slurm-standin
 test-real: test-slurm-real
 endif

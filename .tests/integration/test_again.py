@@ -19,7 +19,7 @@ from servemark import verification
 POINT = 7
 
 
-# test_lost_files_are_restored_and_only_lost_results_remeasured loses all records at once.
+# In `make test`, test_lost_files_are_restored_and_only_lost_results_remeasured loses all records at once.
 @pytest.mark.full
 def test_deleted_record_is_restored_from_ledger(measured: Checkout):
     before, other, served = measured.started_at("a"), measured.digests("b"), measured.requests_served("a")
@@ -54,7 +54,7 @@ def test_ledger_continues_a_run_on_another_machine(measured: Checkout, checkouts
     other.keep("a")
     other.config["workloads"]["chat"]["concurrency"] = [1, 2, 3]
     shutil.copytree(measured.results / "ledger", other.results / "ledger")
-    # An entry that was being copied.
+    # One entry is incomplete, as if the copy was interrupted.
     key = measured.points("a")["chat-c1-r1"]["key"]
     (other.results / "ledger" / key[:2] / key / "measurement.json").unlink()
 

@@ -69,6 +69,6 @@ class Reading:
         self._sums = np.concatenate([[0.0], np.cumsum(np.diff(self._moments) * counts[:-1])])
 
     def mean(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return their mean number from each of ``begins`` to its end."""
+        """Return the mean number of waiting requests between each of ``begins`` and the same entry of ``ends``."""
         sums = np.interp(ends, self._moments, self._sums) - np.interp(begins, self._moments, self._sums)
         return np.asarray(sums / np.maximum(ends - begins, 1e-9))

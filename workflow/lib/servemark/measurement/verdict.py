@@ -104,7 +104,8 @@ def judge(
         reasons += laws.reasons(raw, load, thresholds, server.options)
         if server.interrupted is None:
             paused = list(silence.reasons(raw, load))
-            reasons += paused or [*stalls.reasons(good), *overtaken.reasons(good, InFlight.of(good).most if good else 0)]
+            most, cached = InFlight.of(good).most if good else 0, counters.hit_share(server.counters)
+            reasons += paused or [*stalls.reasons(good), *overtaken.reasons(good, most, cached)]
         if any(one.code == silence.INTERRUPTED for one in reasons):
             # A pause stops the samples, too.
             reasons = [one for one in reasons if one.code != "client_cpu_unknown"]

@@ -157,8 +157,8 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
     atexit.register(storage.tidy, run_lock.release, Path.cwd())
     if not run_lock.executes(sys.argv[1:], dry_run=dry_run):
         if dry_run and (names := restore.outdated(experiment.folder, experiment.config)):
-            more = "A run also repeats jobs of these deployments that the dry run leaves out, from their plans on."
-            _print([f"Records of {', '.join(names)} do not match the configuration. {more}"])
+            more = "The dry run does not list all of their jobs: a run plans them again and measures what the ledger does not have."
+            _print([f"Records of {', '.join(names)} do not match the configuration. {more} No action needed."])
         return experiment
     config = experiment.config
     places = [Path(".snakemake"), experiment.folder, config.ledger_folder, *([] if scheduled else [private.runtime_folder()])]

@@ -149,7 +149,7 @@ def request(attempt: Path, asked: process_request.DaemonRequest, timeout_s: floa
     path = attempt / "daemons" / f"{asked.name}.json"
     deadline = time.monotonic() + timeout_s
     while not path.exists():
-        # A supervisor that ends at once may have written the record since the first look.
+        # A supervisor that ends at once may have written the record since the first `path.exists()`.
         if (time.monotonic() > deadline or not is_alive(attempt)) and not path.exists():
             raise TimeoutError(f"The supervisor did not start {asked.name}; see {own_file(attempt, LOG)}")
         time.sleep(0.02)
