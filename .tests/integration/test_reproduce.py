@@ -51,6 +51,8 @@ def test_archive_is_measured_again_and_compared(archive: Path, fresh: Checkout) 
     fresh.assert_all_dead()
 
 
+# test_archive_is_measured_again_and_compared runs the same command to a good end.
+@pytest.mark.full
 def test_failed_run_exits_with_the_code_of_snakemake_and_continues(archive: Path, fresh: Checkout) -> None:
     failed = servemark(fresh, "reproduce", archive, "--yes", STANDIN_FAULT="exit_at_start")
     assert failed.returncode == 1, failed.stdout + failed.stderr

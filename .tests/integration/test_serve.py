@@ -212,6 +212,8 @@ def test_measured_deployment_is_listed_and_stopped(only_a: Checkout):
     only_a.assert_all_dead()
 
 
+# test_runs_in_two_checkouts_do_not_disturb_each_other has a run that waits for the machine.
+@pytest.mark.full
 def test_deployment_that_waits_for_the_machine_can_be_stopped(checkouts):
     first, second = checkouts(), checkouts()
     for each in (first, second):

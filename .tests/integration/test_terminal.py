@@ -63,6 +63,8 @@ def test_ctrl_c_removes_the_rows_and_restores_the_terminal(checkout, terminal):
     checkout.assert_all_dead()
 
 
+# Every other run of the tests prints plain lines, because its output is a file.
+@pytest.mark.full
 def test_quiet_run_prints_plain_lines_at_a_terminal(checkout, terminal):
     running = checkout.start("--quiet", terminal=terminal, **SLOW)
     assert running.wait(SECONDS).rc == 0

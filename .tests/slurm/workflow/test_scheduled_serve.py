@@ -8,6 +8,7 @@ import shutil
 import sys
 import tarfile
 
+import pytest
 from scheduled_checkout import GONE_S, ScheduledCheckout
 
 from integration.harness import RUN, Running, wait_until
@@ -136,6 +137,8 @@ def test_endpoint_ends_normally_with_its_allocation(checkout: ScheduledCheckout)
     assert_nothing_left(checkout)
 
 
+# test_copied_checkout_does_not_stop_the_originals_endpoint is the same without Slurm.
+@pytest.mark.full
 def test_copied_checkout_cancels_no_job_of_the_original(checkout: ScheduledCheckout) -> None:
     checkout.keep("a")
     running = serve(checkout, "a")
