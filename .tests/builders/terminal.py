@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import struct
 import termios
 import threading
@@ -20,7 +21,7 @@ class Terminal:
     def __init__(self, columns: int = 100, lines: int = 30):
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=1.0)
         self._stream, self._lock = pyte.ByteStream(self._screen), threading.Lock()
-        self.raw = b""
+        self.raw, self._closing = b"", threading.Event()
         self._ours, self._theirs = pty.openpty()
         self.resize(columns, lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -63,13 +64,18 @@ class Terminal:
     def _read(self) -> None:
         # EIO: no process has the other end open.
         with contextlib.suppress(OSError):
-            while block := os.read(self._ours, 65536):
+            while not self._closing.is_set():
+                if not select.select([self._ours], [], [], 0.05)[0]:
+                    continue
+                block = os.read(self._ours, 65536)
                 with self._lock:
                     self.raw += block
                     self._stream.feed(block)
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends. The reader ends first: otherwise it would read the next file that gets the same descriptor."""
         os.close(self._theirs)
-        self._reader.join(5)
+        self._reader.join(5)  # a process may still have the other end open
+        self._closing.set()
+        self._reader.join()
         os.close(self._ours)
