@@ -34,8 +34,8 @@ test: test-standin test-real
 test-standin: setup-test
 	$(LOW_PRIORITY) $(VENV)/bin/python -m pytest .tests/integration .tests/web .tests/unit $(PLUGIN_TESTS) -m "not real and not full" -n 3 --dist loadfile --no-loadscope-reorder
 
-# With `make --jobs=3 test test-slurm`, the stand-in tests run in parallel with the others, which wait for their servers most of the time:
-# first Slurm on the stand-in, then real vLLM and real vLLM on Slurm. The stand-in tests have a lower priority, because the others take longer.
+# With `make --jobs=2 test test-slurm`, the stand-in tests run in parallel with the others, which wait for their servers most of the time:
+# Slurm on the stand-in, real vLLM, real vLLM on Slurm. The stand-in tests have a lower priority, because the others take longer.
 ifneq ($(filter test-slurm,$(MAKECMDGOALS)),)
 LOW_PRIORITY := nice -n 5
 test-real test-slurm-real test-setup: test-slurm-standin

@@ -45,7 +45,7 @@ _PLANNED = ".tests/unit/cli/test_plan.py"
 _COMPARED = ".tests/unit/compare/test_command.py"
 RUN_BY = {
     "make setup": RunBy(_OFFLINE, '"make", "setup"'),
-    "make test": RunBy(".ci/run", "make --jobs=3 --output-sync=target test "),
+    "make test": RunBy(".ci/run", "make --jobs=2 --output-sync=target test "),
     "make demo": RunBy(
         ".tests/integration/test_real_vllm.py::test_default_run_completes_after_crash_and_interruption",
         'ROOT / "config" / "config.yaml"',
