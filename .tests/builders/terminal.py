@@ -67,7 +67,8 @@ class Terminal:
             while not self._closing.is_set():
                 if not select.select([self._ours], [], [], 0.05)[0]:
                     continue
-                block = os.read(self._ours, 65536)
+                if not (block := os.read(self._ours, 65536)):
+                    return
                 with self._lock:
                     self.raw += block
                     self._stream.feed(block)

@@ -15,8 +15,8 @@ A request is overtaken if all of these hold:
 Prompts from a prefix cache take much less time than others of the same length. So the check leaves out loads with more than ``CACHED`` of
 their prompt tokens in the cache.
 
-Seen in 13 closed loops on one to four H200 (32 to 512 requests in flight): in 12 of them, the requests that at least 0.3 of the most in
-flight overtook waited at most 1.07 times as long as explained. In the other one, a request waited 44 s, 3.6 times as long.
+Seen in 13 closed loops on one to four H200 (32 to 512 requests in flight), for requests that at least 0.3 of the most in flight overtook.
+In 12 loops they waited at most 1.07 times as long as explained. In the other loop, one request waited 44 s, 3.6 times as long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEWEST = 4
 FACTOR = 2.0
 """Times the explained wait. Seen: at most 1.07, and 3.6 for a delayed request."""
 CACHED = 0.1
-"""Share of the prompts' tokens in the prefix cache. Random prompts have less than 0.01."""
+"""Share of the prompts' tokens in the prefix cache. An assumption, not measured."""
 
 
 def reasons(good: Sequence[Request], most_in_flight: int, cached: float | None) -> Iterator[Reason]:
@@ -71,7 +71,7 @@ def reasons(good: Sequence[Request], most_in_flight: int, cached: float | None) 
     if late.any():
         worst = int(np.argmax(np.where(late, ttfts, 0.0)))
         detail = (
-            f"{late.sum()} of {len(good)} requests waited too long for the first token. Request {worst} waited {ttfts[worst]:.1f} s. "
+            f"{late.sum()} of {len(good)} requests waited too long for the first token. The longest wait was {ttfts[worst]:.1f} s. "
             f"The {read[worst]} prompts that the servers read meanwhile explain {explained[worst]:.1f} s. "
             f"At least {later[worst]} requests that started later got their first token before it. {AGAIN}"
         )

@@ -97,21 +97,21 @@ def judge(
     if odd := next(filter(None, (_odd_clock(part.duration_s, part.good) for part in (raw, *raw.clients))), None):
         reasons.append(reason("clock_odd", odd))
     else:
-        figures = recount(raw.duration_s, good)
+        figures, flight = recount(raw.duration_s, good), InFlight.of(good) if good else None
         reasons += _result_reasons(raw, good, figures, load, thresholds)
         reasons += clients.reasons(raw.clients, raw.duration_s, thresholds)
         reasons += clients.rate_reasons(raw, load, thresholds)
         reasons += laws.reasons(raw, load, thresholds, server.options)
         if server.interrupted is None:
             paused = list(silence.reasons(raw, load))
-            most, cached = InFlight.of(good).most if good else 0, counters.hit_share(server.counters)
-            reasons += paused or [*stalls.reasons(good), *overtaken.reasons(good, most, cached)]
+            cached = counters.hit_share(server.counters)
+            reasons += paused or [*stalls.reasons(good), *overtaken.reasons(good, flight.most if flight else 0, cached)]
         if any(one.code == silence.INTERRUPTED for one in reasons):
             # A pause stops the samples, too.
             reasons = [one for one in reasons if one.code != "client_cpu_unknown"]
         if server.counters is not None:
             reasons += counters.reasons(raw, load, server.counters)
-        reasons += telemetry.reasons(server.telemetry, load, thresholds, InFlight.of(good).empty if good else 0.0)
+        reasons += telemetry.reasons(server.telemetry, load, thresholds, flight.empty if flight else 0.0)
     if archive_format is not None:
         reasons = [one for one in reasons if TABLE[one.code].since <= archive_format]
     severities = {one.severity for one in reasons}
