@@ -83,6 +83,7 @@ def test_finished_run_does_not_need_its_deleted_model(measured: Checkout):
     measured.config["models"]["tiny"]["source"] = str(measured.path / "gone")
     done = measured.run("-n")
     assert done.rc == 0, done.text
+    assert "do not match the configuration" not in done.text, "no record is outdated"
 
 
 def test_second_run_is_refused_with_pid_of_the_first(checkout: Checkout):
