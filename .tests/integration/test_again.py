@@ -49,26 +49,30 @@ def test_added_concurrency_measures_only_its_points(measured: Checkout):
 
 
 def test_ledger_continues_a_campaign_on_another_machine(measured_checkout: Checkout, checkout: Checkout):
-    """As docs/how-to/long-campaign.md states, the run has another name there: attempts are numbered within a run."""
+    """The run has the same name on both machines, as in docs/how-to/long-campaign.md: both have an attempt 001."""
     checkout.keep("a")
-    checkout.config["run"] = "second"
     checkout.config["workloads"]["chat"]["concurrency"] = [1, 2, 3]
-    results = checkout.path / "results" / "second"
-    shutil.copytree(measured_checkout.results / "ledger", results / "ledger")
+    shutil.copytree(measured_checkout.results / "ledger", checkout.results / "ledger")
     # One entry is incomplete, as if the copy was interrupted.
     before = measured_checkout.points("a")
     key = before["chat-c1-r1"]["key"]
-    (results / "ledger" / key[:2] / key / "measurement.json").unlink()
+    (checkout.results / "ledger" / key[:2] / key / "measurement.json").unlink()
 
     done = checkout.run()
 
     assert done.rc == 0, done.text
-    after = {path.stem: json.loads(path.read_text()) for path in (results / "deployments" / "a" / "points").glob("*-r1.json")}
+    after = checkout.points("a")
     assert set(after) == {"chat-c1-r1", "chat-c2-r1", "chat-c3-r1"}
     same = [name for name in before if before[name]["started_at"] == after[name]["started_at"]]
-    assert same == ["chat-c2-r1"]
-    found = verification.verify(results / "archive" / "second.tar.zst")
-    assert found.wrong == () and len(found.not_checked) == 1 and f"results/{RUN}/deployments" in found.not_checked[0]
+    assert same == ["chat-c2-r1"] and checkout.requests_served("a") == 1 + 2 * POINT
+    assert {record["attempt"] for record in after.values()} == {f"results/{RUN}/deployments/a/attempts/001"}
+    archive = checkout.results / "archive" / f"{RUN}.tar.zst"
+    verified = subprocess.run(
+        [sys.executable, "-m", "servemark.cli", "verify", str(archive)], cwd=checkout.path, capture_output=True, text=True, timeout=180
+    )
+    assert verified.returncode == 0, verified.stderr
+    (text,) = verification.verify(archive).not_checked
+    assert "chat-c2-r1" in text and "another attempt of this name" in text
 
 
 def test_chosen_points_are_measured_again_and_others_are_kept(measured: Checkout):

@@ -166,7 +166,7 @@ def deployment(tmp_path):
     def make(owner: str, served: bool = True) -> Path:
         attempt = folder / "attempts" / f"{len(list(folder.glob('attempts/*'))) + 1:03d}"
         (attempt / "daemons").mkdir(parents=True)
-        spec = SupervisorSpec(deployment="x", lifeline="1", machine_lock=None, tokens=(), scratch="/s", owner=owner)
+        spec = SupervisorSpec(deployment="x", lifeline="1", machine_lock=None, tokens=(), scratch="/s", owner=owner, attempt_id=owner)
         (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
         if served:
             Startup(deployment="x", seconds_to_first_token=60.0).write(attempt / "startup.json")
@@ -226,6 +226,7 @@ def test_jobs_of_all_attempts_and_requeues_are_accounted(deployment, slurm, told
         ("4", "REQUEUED", 0, (str(attempts[1]),)),
         ("4", "COMPLETED", 1, (str(attempts[2]),)),
     ]
+    assert [job.attempt_ids for job in record.jobs] == [("job 1",), ("job 4",), ("job 4, start 2",)]
     assert record.gpu_hours_allocated == round((7 * 8 + 7 + 15) / 3600, 6)
     assert record.gpu_hours_used == 6.0
     (words,) = told.words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -53,6 +54,21 @@ def test_server_timeline_outlives_replay(deploy):
     assert all(0 <= usage <= 1 for usage in server.kv_cache_usage)
     replayed = plain.measure()
     assert timelines.belongs(timeline, replayed) and replayed.attempt == record.attempt
+
+
+def test_record_has_unique_id_of_its_attempt_also_from_the_ledger(deploy):
+    plain = deploy(points=2)
+    plain.up()
+    first = plain.measure(1)
+    state = supervisor.read_state(plain.attempt)
+    assert state and first.attempt_id and first.attempt_id == state.attempt_id
+    # Attempts begin at 001 again, as on another machine with a copy of the ledger.
+    plain.stop()
+    shutil.rmtree(plain.attempt.parent)
+    plain.up()
+    second = plain.measure(2)
+    assert second.attempt == first.attempt and second.attempt_id not in (None, first.attempt_id)
+    assert plain.measure(1).attempt_id == first.attempt_id
 
 
 def test_a_suspect_measurement_is_kept_and_marked(deploy):

@@ -96,6 +96,20 @@ def test_measurements_are_counted_by_attempt():
     assert [row["counts"] for row in rows] == [{}, {"VALID": 2, "SUSPECT": 1, "INVALID": 1}]
 
 
+def test_measurement_of_other_machine_counts_for_no_attempt():
+    made = {"attempt": "results/demo/deployments/plain/attempts/001", "client_argv": ("vllm",)}
+    items = [report_data.measurement(**made, concurrency=load, attempt_id=name) for load, name in ((1, "here"), (2, "there"), (4, None))]
+    (row,) = attempt_rows(RunRecords(attempts=[parts.attempt("plain", id="here")], measurements=items), [])
+    assert row["counts"] == {"VALID": 1}
+
+
+def test_attempt_has_id_of_its_supervisor(folder):
+    path = start(folder) / "supervisor.json"
+    assert attempts.read(folder)[0].id is None
+    path.write_text(SupervisorState.model_validate_json(path.read_text()).model_copy(update={"attempt_id": "here"}).model_dump_json())
+    assert attempts.read(folder)[0].id == "here"
+
+
 def test_failure_of_attempt_links_to_its_anchor():
     data = report_data.troubled()
     found = gaps(data)

@@ -91,6 +91,14 @@ def test_job_is_the_one_of_the_attempt_that_measured():
     assert (row["job_id"], row["devices"], row["executor"]) == (None, None, None)
 
 
+def test_measurement_of_other_machine_has_no_job_of_this_one():
+    place = "results/r/deployments/x/attempts/001"
+    items = [report_data.measurement("x", attempt=place, attempt_id=name, concurrency=load) for load, name in ((1, "here"), (2, "there"))]
+    job = report_data_cluster.job("x", "11", attempts=(place,), attempt_ids=("here",))
+    rows = table.rows(table.tidy(items, [report_data_cluster.accounting("x", job, used=0.0)]))
+    assert [(row["concurrency"], row["job_id"]) for row in rows] == [(1, "11"), (2, None)]
+
+
 def test_invalid_row_has_no_results_of_its_record():
     (row,) = table.rows(frame(report_data.invalid()))
     assert {name: row[name] for name in (*table.FIGURES, "duration_s", "total_output_tokens", "ttft_count")} == dict.fromkeys(

@@ -296,6 +296,35 @@ def test_point_of_other_run_is_not_compared_with_attempt(run):
     assert "plain chat-c1-r1" in result.not_checked[0] and "results/other" in result.not_checked[0]
 
 
+def name_attempt(run: ArchivedRun, of_points: str | None, of_attempt: str | None) -> None:
+    """Give all measurements of ``plain``, and the only attempt in its folder, an id."""
+    edit_all(run, f"{POINTS}/*.json", lambda data: data.update(attempt_id=of_points))
+    run.edit_json(f"{ATTEMPT}/supervisor.json", lambda data: data.update(attempt_id=of_attempt))
+
+
+@pytest.mark.parametrize("of_point", ["1" * 32, None], ids=["another id", "without an id"])
+def test_point_of_other_machine_is_not_compared_with_attempt_of_same_name(run, of_point):
+    name_attempt(run, "2" * 32, "2" * 32)
+    time(run)
+    assert any("not within the life of the servers" in line for line in verification.verify(sealed(run)).wrong)
+    run.edit_json(run.record("plain", "chat-c1-r1"), lambda data: data.update(attempt_id=of_point))
+    result = verification.verify(sealed(run))
+    assert result.wrong == () and len(result.not_checked) == 1
+    assert "plain chat-c1-r1" in result.not_checked[0] and "another attempt of this name" in result.not_checked[0]
+
+
+@pytest.mark.parametrize("text", ['{"state": "ended", "identity": "7:1@x", "deployment": "plain"}', "{", None])
+def test_point_is_compared_with_attempt_of_its_folder_that_states_no_id(run, text):
+    name_attempt(run, "2" * 32, "2" * 32)
+    time(run)
+    (run.folder / ATTEMPT / "supervisor.json").unlink()
+    if text is not None:
+        run.write(f"{ATTEMPT}/supervisor.json", text)
+    result = verification.verify(sealed(run))
+    assert result.not_checked == ()
+    assert any("not within the life of the servers" in line or f"{ATTEMPT} cannot be compared" in line for line in result.wrong)
+
+
 def test_configuration_of_other_version_is_not_checked(run, monkeypatch):
     run.edit_json("config.json", lambda data: data.update(future=1))
     assert [line for line in verification.verify(sealed(run)).wrong if line.startswith("config.json is no configuration")]

@@ -43,6 +43,7 @@ class Ran:
     job: str
     restarts: int
     began: datetime
+    attempt_id: str | None = None
 
 
 def account(plan: Plan, folder: Path, jobs_file: Path, *, progress: Progress, patience_s: float = PATIENCE_S) -> Accounting:
@@ -86,8 +87,9 @@ def jobs_of(every: Iterable[Path]) -> list[Ran]:
     found = []
     for attempt in every:
         path = supervisor.own_file(attempt, supervisor.SPEC)
-        if path.exists() and (owner := _OWNER.fullmatch(supervisor.read_spec(attempt).owner or "")):
-            found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
+        if path.exists() and (owner := _OWNER.fullmatch((spec := supervisor.read_spec(attempt)).owner or "")):
+            began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            found.append(Ran(attempt, owner[1], int(owner[2] or 1) - 1, began, spec.attempt_id))
     return found
 
 
@@ -179,11 +181,16 @@ class Queries:
 
 def _with_attempts(starts: Sequence[Start], ran: Sequence[Ran]) -> tuple[JobAccount, ...]:
     """Return the starts with their attempts. An attempt whose start is unknown belongs to the last known start of its job."""
-    inside: dict[tuple[str, int], list[str]] = {}
+    inside: dict[tuple[str, int], list[Ran]] = {}
     for item in ran:
         known = [start.restarts for start in starts if start.job_id == item.job]
-        inside.setdefault((item.job, item.restarts if item.restarts in known else max(known)), []).append(str(item.attempt))
-    return tuple(JobAccount(**start.model_dump() | {"attempts": tuple(inside.get((start.job_id, start.restarts), ()))}) for start in starts)
+        inside.setdefault((item.job, item.restarts if item.restarts in known else max(known)), []).append(item)
+    return tuple(_with(start, inside.get((start.job_id, start.restarts), ())) for start in starts)
+
+
+def _with(start: Start, ran: Sequence[Ran]) -> JobAccount:
+    own = {"attempts": tuple(str(item.attempt) for item in ran), "attempt_ids": tuple(item.attempt_id for item in ran)}
+    return JobAccount(**start.model_dump() | own)
 
 
 def allocated_hours(jobs: Sequence[JobAccount]) -> float | None:

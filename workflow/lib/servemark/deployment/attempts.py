@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import time
+import uuid
 from datetime import datetime
 from pathlib import Path
 
@@ -92,6 +93,7 @@ def open_attempt(deployment: str, folder: Path, scratch: Path, alloc: Allocation
         end_margin_s=stop_grace_s + END_MARGIN_S,
         owner=ownership.mine(),
         checkout=Checkout.of(Path.cwd()),
+        attempt_id=uuid.uuid4().hex,
     )
     supervisor.launch(attempt, spec)
     return attempt

@@ -146,6 +146,7 @@ class Measuring:
             key_parts={"deployment": self.here.plan.key_parts, "point": point_parts(point.load)},
             verdict="INVALID",
             attempt=str(attempt) if attempt else None,
+            attempt_id=supervisor.attempt_id(attempt) if attempt else None,
             **fields,
         )
 

@@ -46,7 +46,8 @@ class Measurement(Record):
     verdict: Literal["VALID", "SUSPECT", "INVALID"]
     reasons: tuple[Reason, ...] = ()
     failure: Failure | None = None
-    attempt: str | None = None
+    attempt: str | None = Field(default=None, description="folder of the attempt, in the run and on the machine that measured the point")
+    attempt_id: str | None = Field(default=None, description="unique id of the attempt, as in its supervisor.json; null: an older file")
     started_at: str | None = None
     completed: int = 0
     failed: int = 0
@@ -84,6 +85,14 @@ class Measurement(Record):
     def upgraded(cls, data: Any, version: Any) -> dict[str, Any] | None:
         """Return a measurement of version 1 in the form of version 2."""
         return embed(data) if version == 1 else None
+
+    def measured_in(self, attempt_id: str | None) -> bool:
+        """Return whether the point was measured in the attempt with this id, and not in one of another machine with the same folder.
+
+        Args:
+            attempt_id: None for an attempt of an older version, which its folder alone identifies.
+        """
+        return attempt_id in (None, self.attempt_id)
 
 
 class ServerTimeline(Strict):
@@ -126,6 +135,7 @@ class JobAccount(records.JobAccount):
     """One start of a job, as the scheduler recorded it."""
 
     attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts in this job")
+    attempt_ids: tuple[str | None, ...] = Field(default=(), description="their unique ids; empty: an older file")
 
 
 class Accounting(Record):

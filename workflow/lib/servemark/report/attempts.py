@@ -14,7 +14,10 @@ Outcome = Literal["ended as planned", "failed", "interrupted", "unknown"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a deployment. ``how`` explains ``outcome`` in a few words. Times are UTC, or None without a start or an end."""
+    """One start of a deployment. ``how`` explains ``outcome`` in a few words. Times are UTC, or None without a start or an end.
+
+    ``id`` is None for an attempt of an older version, and for one whose state is missing.
+    """
 
     deployment: str
     number: str
@@ -24,6 +27,7 @@ class Attempt:
     ended_at: str | None = None
     nodes: tuple[str, ...] = ()
     failure: Failure | None = None
+    id: str | None = None
 
 
 def read(deployment: Path) -> list[Attempt]:
@@ -44,6 +48,7 @@ def _attempt(deployment: str, folder: Path) -> Attempt:
             ended_at=state.ended_at if state else None,
             nodes=tuple(surveyed or dict.fromkeys(daemon.node for daemon in daemons if daemon.node)),
             failure=failure,
+            id=state.attempt_id if state else None,
         )
     except (OSError, ValueError, RecursionError) as error:
         return Attempt(deployment, folder.name, "unknown", f"its files cannot be read: {type(error).__name__}")

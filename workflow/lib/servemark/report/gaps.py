@@ -52,12 +52,14 @@ def made_good(data: RunRecords, found: Iterable[Gap]) -> list[Gap]:
 
 def attempt_rows(data: RunRecords, found: Iterable[Gap]) -> list[dict[str, Any]]:
     """Return one row per attempt: its measurements of each verdict, and the anchor of its failure."""
-    made = Counter(
-        (item.deployment, PurePosixPath(item.attempt).name, item.verdict)
-        for item in (*data.measurements, *data.rejected)
+    ids = {(item.deployment, item.number): item.id for item in data.attempts}
+    made: Counter[_Key] = Counter()
+    for item in (*data.measurements, *data.rejected):
+        place = (item.deployment, PurePosixPath(item.attempt or "").name)
         # Without a command line of the client, the record only repeats the failure of an earlier stage.
-        if item.attempt and item.client_argv
-    )
+        # Points of another run or machine, from the ledger, may have an attempt with the same number.
+        if item.client_argv and item.measured_in(ids.get(place)):
+            made[*place, item.verdict] += 1
     anchors = _anchors(found)
     return [
         {

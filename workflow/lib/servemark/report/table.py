@@ -1,6 +1,7 @@
 """Make the tidy table: one row per measurement, units in the column names, no results in INVALID rows."""
 
 import io
+import itertools
 import math
 import os
 import textwrap
@@ -36,13 +37,23 @@ def tidy(
 
     ``accounts`` provide the Slurm job of each attempt.
     """
-    jobs = {attempt: job.job_id for account in accounts for job in account.jobs for attempt in job.attempts}
+    jobs = {
+        attempt: (job.job_id, attempt_id)
+        for account in accounts
+        for job in account.jobs
+        for attempt, attempt_id in itertools.zip_longest(job.attempts, job.attempt_ids)
+    }
     found = (
-        Row(item, topology(item), jobs.get(item.attempt or ""), attainments.get((item.deployment, item.load.name)))
-        for item in ordered(measurements)
+        Row(item, topology(item), _job(item, jobs), attainments.get((item.deployment, item.load.name))) for item in ordered(measurements)
     )
     values = [[column.value(row) for column in COLUMNS] for row in found]
     return pd.DataFrame(values, columns=list(SCHEMA)).astype(SCHEMA)
+
+
+def _job(item: Measurement, jobs: Mapping[str, tuple[str, str | None]]) -> str | None:
+    """Return the job of a measurement's attempt; None without one. ``jobs``: by folder of an attempt, its job and its id."""
+    job, attempt_id = jobs.get(item.attempt or "", (None, None))
+    return job if item.measured_in(attempt_id) else None
 
 
 def aggregate(frame: pd.DataFrame, figures: Sequence[str] = FIGURES) -> pd.DataFrame:

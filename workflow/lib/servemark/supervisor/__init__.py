@@ -50,6 +50,8 @@ class SupervisorSpec(Strict):
     owner: str | None = None
     # None: written by an older version.
     checkout: Checkout | None = None
+    # Unique, because another machine numbers its attempts in the same way. None: written by an older version.
+    attempt_id: str | None = None
 
 
 class SupervisorState(Strict):
@@ -59,6 +61,7 @@ class SupervisorState(Strict):
     identity: str
     deployment: str
     owner: str | None = None
+    attempt_id: str | None = None
     why: str | None = None
     ended_at: str | None = None
     leftovers: tuple[str, ...] = ()
@@ -98,6 +101,14 @@ def read_state(attempt: Path) -> SupervisorState | None:
 def read_spec(attempt: Path) -> SupervisorSpec:
     """Return the settings of the attempt's supervisor."""
     return SupervisorSpec.model_validate_json(own_file(attempt, SPEC).read_text())
+
+
+def attempt_id(attempt: Path) -> str | None:
+    """Return the attempt's unique id; None if an older version started it, or its settings cannot be read."""
+    try:
+        return read_spec(attempt).attempt_id
+    except (OSError, ValueError):
+        return None
 
 
 def copied(attempt: Path) -> bool:

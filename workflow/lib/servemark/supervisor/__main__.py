@@ -67,7 +67,8 @@ class Supervisor:
     def write_state(self, state: str, **more: Any) -> None:
         """Write the supervisor's state."""
         spec = self.spec
-        text = SupervisorState(state=state, identity=str(processes.myself()), deployment=spec.deployment, owner=spec.owner, **more)
+        same: dict[str, Any] = {"deployment": spec.deployment, "owner": spec.owner, "attempt_id": spec.attempt_id}
+        text = SupervisorState(state=state, identity=str(processes.myself()), **same, **more)
         write_atomically(self.attempt / STATE, text.model_dump_json(indent=2) + "\n")
 
     def run(self) -> None:

@@ -1,5 +1,6 @@
 """Check that what an attempt left fits what its records state: command lines, logs, nodes, times and counts of requests."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ Span = tuple[float, float]
 def check(found: RunRecords, spans: Mapping[tuple[str, str], Span], *, older: bool) -> Iterator[Finding]:
     """Yield every contradiction between the measurements and the attempts in which they were made.
 
-    A measurement from the ledger of another run has its attempt there. Such a measurement is compared with no attempt.
+    A measurement from the ledger of another run or machine has its attempt there. Such a measurement is compared with no attempt.
 
     Args:
         spans: by deployment and load point.
@@ -37,20 +38,24 @@ def check(found: RunRecords, spans: Mapping[tuple[str, str], Span], *, older: bo
     """
     yield from _repeated(found.measurements)
     made: dict[str, list[Measurement]] = {}
+    known = functools.cache(lambda place: _id(found.folder / place))
     for record in found.measurements:
         if record.raw_sha256 is None:
             continue
         what = f"{record.deployment} {record.load.name}"
         yield from guarded(what, _counts(record))
         yield from guarded(what, _client(record, older))
-        matched = _ATTEMPT.fullmatch(record.attempt or "")
-        if matched and matched["run"] == found.run and (found.folder / matched["place"]).is_dir():
-            made.setdefault(matched["place"], []).append(record)
-        else:
+        place = _within(found, record.attempt)
+        if place is None:
             yield NotChecked(f"what ran for {what} (measured in {record.attempt}, which is not in the archive)")
-    for place, records in made.items():
-        yield from guarded(place, _attempt(found, place, records))
-        yield from guarded(place, _order(place, records, spans))
+        elif not record.measured_in(known(place)):
+            # Another machine numbers its attempts in the same way, and so does this one after its attempts were deleted.
+            yield NotChecked(f"what ran for {what} (measured in {record.attempt}, but the archive has another attempt of this name)")
+        else:
+            made.setdefault(place.as_posix(), []).append(record)
+    for folder, records in made.items():
+        yield from guarded(folder, _attempt(found, folder, records))
+        yield from guarded(folder, _order(folder, records, spans))
     for name in found.plans:
         yield from guarded(f"deployments/{name}", _copies(found, name))
 
@@ -124,6 +129,15 @@ def _attempt(found: RunRecords, place: str, records: Sequence[Measurement]) -> I
             yield from server_log.check(found, what, record, place, server)
         if startup:
             yield from _nodes(found, what, record, place, startup)
+
+
+def _id(attempt: Path) -> str | None:
+    """Return an attempt's id; None if it has none or if its state cannot be read, which later comparisons report."""
+    try:
+        state = supervisor.read_state(attempt)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return state.attempt_id if state else None
 
 
 def _startup(attempt: Path) -> Startup | None:

@@ -47,7 +47,7 @@ class Verification:
     Attributes:
         identity: sha256 of the archive's manifest.
         wrong: the problems found, one sentence each.
-        not_checked: what an older archive lacks or states in another form, and what ran in another run.
+        not_checked: what an older archive lacks or states in another form, and what ran in another run or on another machine.
         thresholds: the thresholds of the verdicts that are not the defaults.
         signer: who signed the archive; empty if no key was given, or the signature does not hold.
     """
