@@ -287,6 +287,16 @@ def test_end_of_deployment_is_shown(stopped, shown):
     assert [shown in row[-1] for row in rows] == [True, False]
 
 
+def test_commands_that_repeat_a_run_name_its_commit_or_else_its_version():
+    base = report_data.demo()
+    why = "not a git checkout"
+    unknown = replace(base, sources=[records.Sources(servemark="0.1.0", why=why)])
+    for data, checkout in ((base, "1f0c2d9a1f0c"), (unknown, f"servemark {base.version}")):
+        words = Document(render(data, bundle="")).words
+        assert f"config.json in a checkout of {checkout}" in words
+        assert (why in words) is (data is unknown)
+
+
 def test_fullest_engine_is_shown_for_several_engines():
     base = report_data.demo()
     key, timeline = next(iter(base.timelines.items()))

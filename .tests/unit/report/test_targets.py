@@ -136,6 +136,8 @@ def test_front_has_the_loads_that_no_other_beats():
     data = run(*items, attained=[None] * 4)
     ((name, spec, rows),) = targets.pareto(points(data), data, ["a"])
     assert (name, len(spec["layer"])) == ("chat", 3)
+    scale = spec["layer"][0]["encoding"]["x"]["scale"]
+    assert scale["domainMin"] == 0 and "padding" not in scale, "padding would show negative speeds"
     assert [row["front"] for row in rows] == [True, True, False, True]
     assert [row["user"] for row in rows] == [pytest.approx(output / (0.99 * load)) for load, (_, output) in speeds.items()]
     block = page.content(data).block

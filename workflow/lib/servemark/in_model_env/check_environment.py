@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 KERNELS = (
-    "FlashInfer's kernels are not in the environment, so a server builds them at its start. This takes minutes and needs a CUDA toolkit on "
-    "the node. docs/reference/environments.md shows how to add the kernels"
+    "FlashInfer's kernels are not in the environment. A server builds those that it uses at its start. This takes minutes and needs a CUDA "
+    "toolkit on the node. docs/reference/environments.md shows how to add the kernels."
 )
 
 

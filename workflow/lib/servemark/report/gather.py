@@ -88,6 +88,11 @@ class RunRecords:
         return git_state.words(self.sources)
 
     @property
+    def from_commit(self) -> bool:
+        """Whether the commit of the sources is known for at least one attempt."""
+        return any(state.commit for state in self.sources)
+
+    @property
     def deployments(self) -> list[str]:
         """Return the names of all starts of deployments in the configuration and the records, sorted."""
         return sorted({*_starts(self.config), *self.plans, *self.startups, *(item.deployment for item in self.measurements)})
