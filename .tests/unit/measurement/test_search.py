@@ -130,6 +130,15 @@ def test_record_has_the_bracket_after_each_trial():
     assert search.words(found) == "meets at 8, misses at 23"
 
 
+def test_result_names_loads_inside_the_bracket_that_are_not_decided():
+    trials = [trial(8, 0.5), trial(64, 4.0), trial(23, 0.9, 1), trial(23, 1.01, 2)]
+    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    assert (found.meets, found.misses, found.ended) == (8, 64, "trials_used")
+    assert search.words(found) == "meets at 8, misses at 64, not decided at 23 (1 of 2 trials met)"
+    outside = found.model_copy(update={"misses": 23.0})
+    assert search.words(outside) == "meets at 8, misses at 23"
+
+
 def test_undecided_search_states_how_many_trials_are_suspect():
     trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
     found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)

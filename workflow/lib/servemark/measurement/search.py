@@ -206,7 +206,7 @@ def undecided(found: Search) -> bool:
 
 
 def words(found: Search) -> str:
-    """Return the result of a search in one sentence part, such as ``meets at 96, misses at 128``."""
+    """Return the result of a search as part of a sentence, such as ``meets at 96, misses at 128``."""
     asked = found.asked
     meets, misses = (None if load is None else f"{load:g}" for load in (found.meets, found.misses))
     if found.ended == "from_misses":
@@ -221,4 +221,15 @@ def words(found: Search) -> str:
             f"meets at {meets}" if meets else "no load is known to meet",
             f"misses at {misses}" if misses else "no load is known to miss",
         ]
-    return ", ".join([*parts, *(["a trial is INVALID"] if found.ended == "invalid" else [])])
+    return ", ".join([*parts, *_between(found), *(["a trial is INVALID"] if found.ended == "invalid" else [])])
+
+
+def _between(found: Search) -> list[str]:
+    """Return a part of a sentence for each load inside the bracket that its trials do not decide. It may still be the load to run."""
+    by_load: dict[float, list[SearchTrial]] = {}
+    for trial in found.trials:
+        by_load.setdefault(trial.value, []).append(trial)
+    low, high = found.meets or 0.0, found.misses or math.inf
+    loads = sorted(load for load, trials in by_load.items() if low < load < high and trials[-1].decision in (None, "open"))
+    met = {load: sum(trial.met is True for trial in by_load[load]) for load in loads}
+    return [f"not decided at {load:g} ({met[load]} of {len(by_load[load])} trials met)" for load in loads] if not undecided(found) else []
