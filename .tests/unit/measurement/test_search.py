@@ -134,9 +134,20 @@ def test_result_names_loads_inside_the_bracket_that_are_not_decided():
     trials = [trial(8, 0.5), trial(64, 4.0), trial(23, 0.9, 1), trial(23, 1.01, 2)]
     found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
     assert (found.meets, found.misses, found.ended) == (8, 64, "trials_used")
-    assert search.words(found) == "meets at 8, misses at 64, not decided at 23 (1 of 2 trials met)"
-    outside = found.model_copy(update={"misses": 23.0})
-    assert search.words(outside) == "meets at 8, misses at 23"
+    part = "not decided at 23 (1 of 2 VALID trials met the targets)"
+    assert search.words(found) == f"meets at 8, misses at 64, {part}"
+    assert search.words(found.model_copy(update={"meets": None})).endswith(part)
+    assert search.words(found.model_copy(update={"misses": 23.0})) == "meets at 8, misses at 23"
+
+
+@pytest.mark.parametrize("change", [{"verdict": "SUSPECT"}, {"verdict": "INVALID"}, {"met": None, "decision": "open"}])
+def test_result_counts_only_trials_that_could_decide(change):
+    trials = [trial(8, 0.5), trial(64, 4.0), trial(23, 0.9, 1), trial(23, 1.01, 2)]
+    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    *others, last = found.trials
+    assert "(1 of 1 VALID" in search.words(found.model_copy(update={"trials": (*others, last.model_copy(update=change))}))
+    none = tuple(one.model_copy(update=change if one.value == 23 else {}) for one in found.trials)
+    assert "23" not in search.words(found.model_copy(update={"trials": none}))
 
 
 def test_undecided_search_states_how_many_trials_are_suspect():

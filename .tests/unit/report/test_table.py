@@ -97,6 +97,9 @@ def test_measurement_of_other_machine_has_no_job_of_this_one():
     job = report_data_cluster.job("x", "11", attempts=(place,), attempt_ids=("here",))
     rows = table.rows(table.tidy(items, [report_data_cluster.accounting("x", job, used=0.0)]))
     assert [(row["concurrency"], row["job_id"]) for row in rows] == [(1, "11"), (2, None)]
+    older = job.model_copy(update={"attempt_ids": ()})
+    rows = table.rows(table.tidy(items, [report_data_cluster.accounting("x", older, used=0.0)]))
+    assert [row["job_id"] for row in rows] == ["11", "11"], "the folder alone identifies an attempt of an older version"
 
 
 def test_invalid_row_has_no_results_of_its_record():

@@ -139,8 +139,8 @@ class Deployment(Strict):
     port: Port = Field(default="auto", description="the server's port; `auto` finds a free one")
     compile_cache: Literal["keep", "none"] = Field(
         default="keep",
-        description="`keep`: compiled code stays in the cache, so a later start takes about half as long. `none`: an empty folder for each "
-        "start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` take precedence",
+        description="`keep`: compiled code stays in the cache, so a later start takes a third to a half of the time. `none`: an empty "
+        "folder for each start, to measure first starts. Affects start-up time only; variables such as `VLLM_CACHE_ROOT` take precedence",
     )
 
     @field_serializer("topology", mode="wrap")

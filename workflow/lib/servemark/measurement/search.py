@@ -226,10 +226,15 @@ def words(found: Search) -> str:
 
 def _between(found: Search) -> list[str]:
     """Return a part of a sentence for each load inside the bracket that its trials do not decide. It may still be the load to run."""
+    if undecided(found):
+        return []
     by_load: dict[float, list[SearchTrial]] = {}
     for trial in found.trials:
         by_load.setdefault(trial.value, []).append(trial)
     low, high = found.meets or 0.0, found.misses or math.inf
-    loads = sorted(load for load, trials in by_load.items() if low < load < high and trials[-1].decision in (None, "open"))
-    met = {load: sum(trial.met is True for trial in by_load[load]) for load in loads}
-    return [f"not decided at {load:g} ({met[load]} of {len(by_load[load])} trials met)" for load in loads] if not undecided(found) else []
+    parts = []
+    for load, trials in sorted(by_load.items()):
+        judged = [trial.met for trial in trials if trial.verdict == "VALID" and trial.met is not None]
+        if low < load < high and judged and trials[-1].decision in (None, "open"):
+            parts.append(f"not decided at {load:g} ({sum(judged)} of {len(judged)} VALID trials met the targets)")
+    return parts

@@ -135,7 +135,9 @@ class JobAccount(records.JobAccount):
     """One start of a job, as the scheduler recorded it."""
 
     attempts: tuple[str, ...] = Field(default=(), description="folders of the attempts in this job")
-    attempt_ids: tuple[str | None, ...] = Field(default=(), description="their unique ids; empty: an older file")
+    attempt_ids: tuple[str | None, ...] = Field(
+        default=(), description="their unique ids; null: an attempt of an older version; empty: an older file"
+    )
 
 
 class Accounting(Record):

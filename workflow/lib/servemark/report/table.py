@@ -1,7 +1,6 @@
 """Make the tidy table: one row per measurement, units in the column names, no results in INVALID rows."""
 
 import io
-import itertools
 import math
 import os
 import textwrap
@@ -41,7 +40,7 @@ def tidy(
         attempt: (job.job_id, attempt_id)
         for account in accounts
         for job in account.jobs
-        for attempt, attempt_id in itertools.zip_longest(job.attempts, job.attempt_ids)
+        for attempt, attempt_id in zip(job.attempts, job.attempt_ids or (None,) * len(job.attempts), strict=False)
     }
     found = (
         Row(item, topology(item), _job(item, jobs), attainments.get((item.deployment, item.load.name))) for item in ordered(measurements)

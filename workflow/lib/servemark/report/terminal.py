@@ -31,7 +31,7 @@ def _searches(data: RunRecords) -> Iterator[str]:
     """Yield one line for each search with its bracket."""
     for found in (one for searches in data.searches.values() for one in searches):
         subject = formatting.printable(f"{found.deployment}, {found.asked.workload}")
-        yield f"search: {subject}: {search.words(found)} ({len(found.trials)} of at most {found.asked.trials} trials)\n"
+        yield f"search: {subject}: {search.words(found)}; {len(found.trials)} of at most {found.asked.trials} trials\n"
 
 
 def _medians(points: Sequence[Mapping[str, Any]], data: RunRecords, rounded: Mapping[str, str]) -> str:
