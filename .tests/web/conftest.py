@@ -59,55 +59,60 @@ def shoot() -> Callable[..., None]:
     return take
 
 
-@pytest.fixture
-def visit(tmp_path: Path) -> Iterator:
-    """Return ``visit(html, **context options)``, which opens a report by file:// and waits for its plots."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Return a browser for the tests of a module: its start takes longer than many a test."""
     _need(CHROMIUM.exists(), f"{CHROMIUM} is not installed")
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
         _need(False, "playwright is not installed in this environment")
-    contexts = []
     with sync_playwright() as playwright:
-
-        def open_page(html: str, **options: object) -> Visit:
-            number = len(contexts)
-            file = tmp_path / f"report-{number}.html"
-            file.write_text(html, encoding="utf-8")
-            try:
-                context = playwright.chromium.launch_persistent_context(
-                    str(tmp_path / f"profile-{number}"),
-                    executable_path=str(CHROMIUM),
-                    headless=True,
-                    timeout=120_000,
-                    args=list(ARGUMENTS),
-                    env={**os.environ, "HOME": str(tmp_path)},
-                    **options,
-                )
-            except Error as error:
-                _need(False, f"{CHROMIUM} does not start: {' '.join(str(error).split())[:300]}")
-                raise
-            contexts.append(context)
-            context.set_default_timeout(120_000)
-            page = context.new_page()
-            seen = Seen()
-            page.on("console", lambda message: seen.complaints.append(f"console {message.type}: {message.text}"))
-            page.on("pageerror", lambda error: seen.complaints.append(f"page error: {error}"))
-            page.on("dialog", lambda dialog: (seen.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-            page.on("request", lambda request: seen.requests.append(request.url))
-            context.route(re.compile("^(?!file:)"), lambda route: route.abort())
-            page.add_init_script(
-                "addEventListener('securitypolicyviolation', "
-                "event => console.error(`CSP ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"
+        try:
+            browser = playwright.chromium.launch(
+                executable_path=str(CHROMIUM),
+                headless=True,
+                timeout=120_000,
+                args=list(ARGUMENTS),
+                env={**os.environ, "HOME": str(tmp_path_factory.mktemp("home"))},
             )
-            page.goto(file.as_uri(), timeout=120_000)
-            if options.get("java_script_enabled", True):
-                page.wait_for_selector("html[data-drawn=true]", timeout=120_000)
-            return Visit(page, seen, file.as_uri())
+        except Error as error:
+            _need(False, f"{CHROMIUM} does not start: {' '.join(str(error).split())[:300]}")
+            raise
+        yield browser
+        browser.close()
 
-        yield open_page
-        for context in contexts:
-            context.close()
+
+@pytest.fixture
+def visit(browser: object, tmp_path: Path) -> Iterator:
+    """Return ``visit(html, **context options)``, which opens a report by file:// in a context of its own and waits for its plots."""
+    contexts = []
+
+    def open_page(html: str, **options: object) -> Visit:
+        file = tmp_path / f"report-{len(contexts)}.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.set_default_timeout(120_000)
+        page = context.new_page()
+        seen = Seen()
+        page.on("console", lambda message: seen.complaints.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: seen.complaints.append(f"page error: {error}"))
+        page.on("dialog", lambda dialog: (seen.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: seen.requests.append(request.url))
+        context.route(re.compile("^(?!file:)"), lambda route: route.abort())
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', "
+            "event => console.error(`CSP ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"
+        )
+        page.goto(file.as_uri(), timeout=120_000)
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector("html[data-drawn=true]", timeout=120_000)
+        return Visit(page, seen, file.as_uri())
+
+    yield open_page
+    for context in contexts:
+        context.close()
 
 
 @pytest.fixture
