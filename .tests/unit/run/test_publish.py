@@ -11,7 +11,7 @@ import pytest
 
 from servemark.config.after import with_archive
 from servemark.config.model import Config
-from servemark.deployment.context import Stage
+from servemark.deployment.stage import Stage
 from servemark.errors import ConfigError
 from servemark.processes.children import OwnerWatch
 from servemark.progress import Progress

@@ -15,11 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from servemark import __version__
 from servemark.archive.seal import MANIFEST, Digest, manifest_size
 from servemark.errors import ServemarkError
+from servemark.files.yaml_data import read_yaml
 from servemark.machine import git_state
 from servemark.records import EnvironmentCheck, Measurement, Plan
 from servemark.report import gather
@@ -198,7 +197,7 @@ def _times(texts: Iterable[str | None]) -> list[str]:
 
 @cache
 def _kinds() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
-    kinds = yaml.safe_load((Path(__file__).parent / "kinds.yaml").read_text(encoding="utf-8"))
+    kinds = read_yaml(Path(__file__).with_name("kinds.yaml"))
     return kinds["media_types"], [(re.compile(pattern), text) for pattern, text in kinds["sentences"].items()]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servemark.deployment.context import Stage
 from servemark.deployment.launcher import Launcher
+from servemark.deployment.stage import Stage
 from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, checked, read_data, read_raw

@@ -1,4 +1,4 @@
-"""The context of a stage: progress, log, owner watch, and the records of its deployment."""
+"""The context of a deployment's stages: that of every stage, and the records of the deployment."""
 
 from __future__ import annotations
 
@@ -9,33 +9,11 @@ from servemark.config.model import Config, Timeouts
 from servemark.config.resolved import read_resolved
 from servemark.containers import entering
 from servemark.deployment.launcher import on_node
+from servemark.deployment.stage import Stage
 from servemark.errors import StageFailed
 from servemark.files.content import Hashes
 from servemark.launch import compile_cache
-from servemark.processes.children import OwnerWatch
-from servemark.progress import Progress
-from servemark.records import Container, Dataset, Environment, Hardware, LoadPoint, Manifest, Plan, Record, StagedPrompts
-from servemark.supervisor import ownership
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Context of every rule's script. ``watch`` ends its tools with the owner process; ``deployment``: the deployment's folder, if any."""
-
-    progress: Progress
-    log: Path
-    watch: OwnerWatch
-    deployment: Path | None = None
-
-    def write(self, record: Record, path: str) -> None:
-        """Write a stage's record; raise TakenOver if another allocation owns the deployment."""
-        self.check()
-        record.write(path)
-
-    def check(self) -> None:
-        """Raise TakenOver if another allocation owns the deployment."""
-        if self.deployment:
-            ownership.check(self.deployment)
+from servemark.records import Container, Dataset, Environment, Hardware, LoadPoint, Manifest, Plan, StagedPrompts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from servemark.deployment.context import Stage, StageContext
+from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, Tool
+from servemark.deployment.stage import Stage
 from servemark.errors import StageFailed
 from servemark.nodes import allocation, port_plan, survey
 from servemark.nodes.survey import NodeResult, Spec

@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import field_validator
 
 from servemark.diagnosis.text import Log, error_lines, parse, ray_error_lines, root_error_lines, torn_traceback, tracebacks, window
+from servemark.files.yaml_data import read_yaml
 from servemark.records import Strict
 
 
@@ -55,14 +55,14 @@ class Stall(Strict):
 @cache
 def stalls() -> dict[str, Stall]:
     """Return the entries of ``stalls.yaml`` by stage."""
-    data = yaml.safe_load(Path(__file__).with_name("stalls.yaml").read_text(encoding="utf-8"))
+    data = read_yaml(Path(__file__).with_name("stalls.yaml"))
     return {stage: Stall(**entry) for stage, entry in data.items()}
 
 
 @cache
 def catalogue() -> tuple[Row, ...]:
     """Return all rows of ``catalogue.yaml``, in its order."""
-    data = yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
+    data = read_yaml(Path(__file__).with_name("catalogue.yaml"))
     return tuple(Row(kind=item.pop("class"), **item) for item in data)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from servemark.environments import images, installed, wheels
+from servemark.environments import images, installed
 from servemark.environments.interpreter import ask
 from servemark.environments.lockfiles import Lock
 from servemark.errors import EnvironmentRefused, ServemarkError
@@ -57,6 +57,8 @@ def build(
     if (prefix / MARKER).exists():
         return _existing(name, lock, prefix, cache, progress)
     if bundle:
+        from servemark.environments import wheels  # only here: every stage of a deployment imports this module
+
         progress.say(f"hashing the wheels in {bundle}")
         wheels.require(lock, bundle)
     with cache_lock.held(Path(f"{prefix}.lock"), partial(progress.waiting, "waiting: another run builds this environment")):

@@ -1,5 +1,7 @@
 """The lock files in ``envs/``: the machines that each supports, and the one that fits the probed machine."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import math
@@ -7,12 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from packaging.requirements import Requirement
+from typing import TYPE_CHECKING
 
 from servemark.environments import own_lock
 from servemark.errors import EnvironmentRefused
 from servemark.records import Hardware
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 AUTO = "auto"
 CHECKOUT = Path(__file__).parents[4]
@@ -84,6 +88,8 @@ class Lock:
 
     def _requirements(self, markers: Mapping[str, str] | None) -> Iterator[tuple[Requirement, frozenset[str]]]:
         """Yield each package for one interpreter and machine, with its hashes."""
+        from packaging.requirements import Requirement  # only here: every job imports this module
+
         for _, line in own_lock.lines(self.requirements.read_text()):
             text, *hashes = re.split(r"\s+--hash=sha256:", line)
             if text.startswith("-"):

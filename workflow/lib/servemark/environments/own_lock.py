@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from servemark.errors import EnvironmentRefused
 from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 
@@ -83,6 +81,8 @@ def _fault(line: str) -> str | None:
         return (
             f"{line.split()[0]} is an option of pip. Put the index into pip's configuration (`pip config set global.extra-index-url URL`)"
         )
+    from packaging.requirements import InvalidRequirement, Requirement  # only here: every job imports this module
+
     requirement, *digests = re.split(r"\s+--hash=", line)
     try:
         package = Requirement(requirement)

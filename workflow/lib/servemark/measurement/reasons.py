@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-
+from servemark.files.yaml_data import read_yaml
 from servemark.records import Reason
 
 Severity = Literal["SUSPECT", "INVALID"]
 
 DEFAULT_REMEDY = "Read the logs of this attempt, fix the cause and rerun the same command."
 AGAIN = "To measure the point again, run `servemark remeasure RUN DEPLOYMENT/POINT`, then rerun the command of the run."
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEVERITIES: dict[str, tuple[Severity, ...]] = {
     "invalid": ("INVALID",),
     "invalid_or_suspect": ("INVALID", "SUSPECT"),
@@ -42,12 +40,11 @@ class Row:
 
 
 def _read() -> dict[str, Row]:
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     return {
         code: Row(
             code, _SEVERITIES.get(group, ()), outside=group == "outside", **(given if isinstance(given, dict) else {"meaning": given})
         )
-        for group, rows in yaml.load(text, Loader=_Loader).items()  # noqa: S506 - the safe loader, in C where there is one
+        for group, rows in read_yaml(Path(__file__).with_suffix(".yaml")).items()
         for code, given in rows.items()
     }
 

@@ -3,8 +3,7 @@
 import datetime
 from pathlib import Path
 
-import yaml
-
+from servemark.files.yaml_data import read_yaml
 from servemark.records import Strict
 
 
@@ -29,7 +28,7 @@ class Data(Strict):
     sentences: dict[str, str]
 
 
-_data = Data.model_validate(yaml.safe_load(Path(__file__).with_name("advice.yaml").read_text(encoding="utf-8")))
+_data = Data.model_validate(read_yaml(Path(__file__).with_name("advice.yaml")))
 NUMBERS, SENTENCES = _data.numbers, _data.sentences
 
 

@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, Field
 
+from servemark.files.yaml_data import read_yaml
 from servemark.records import Gpu, Strict
 
 VENDOR = "NVIDIA "
@@ -60,8 +60,7 @@ class Devices(Strict):
 @cache
 def devices() -> tuple[Device, ...]:
     """Return all entries in their order."""
-    text = Path(__file__).with_name("devices.yaml").read_text(encoding="utf-8")
-    return Devices.model_validate(yaml.safe_load(text)).devices
+    return Devices.model_validate(read_yaml(Path(__file__).with_name("devices.yaml"))).devices
 
 
 def by_short_name() -> dict[str, Gpu]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import vl_convert
-import yaml
 
 from servemark.errors import ServemarkError
+from servemark.files.yaml_data import read_yaml
 from servemark.records import write_atomically
 from servemark.report import formatting
 from servemark.report.columns import LOAD, STEADY, THROUGHPUT
@@ -73,7 +73,7 @@ def plot(name: str, **parts: Any) -> dict[str, Any]:
 
 @cache
 def _plots() -> dict[str, Any]:
-    return cast("dict[str, Any]", yaml.safe_load((TEMPLATES / "report" / "plots.yaml").read_text(encoding="utf-8")))
+    return cast("dict[str, Any]", read_yaml(TEMPLATES / "report" / "plots.yaml"))
 
 
 def _filled(node: Any, parts: Mapping[str, Any]) -> Any:

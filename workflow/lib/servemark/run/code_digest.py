@@ -16,7 +16,7 @@ PACKAGE = "servemark"
 # Running, watching and ending a stage, and its progress.
 _SURROUNDINGS = (
     "run progress errors files.cache_lock files.folder_name files.home files.private files.storage processes containers "
-    "supervisor deployment.context variables.passed_on"
+    "supervisor deployment.context deployment.stage variables.passed_on"
 )
 # A stage gets its result as parameters and config.json, which Snakemake compares.
 _CONFIGURATION = "config"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from servemark.config.after import with_archive
-from servemark.deployment.context import Stage
+from servemark.deployment.stage import Stage
 from servemark.errors import ServemarkError
 from servemark.processes.children import ToolResult, run_tool
 

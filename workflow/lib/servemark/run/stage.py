@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from servemark import supervisor
-from servemark.deployment import attempts
-from servemark.deployment.context import Stage
+from servemark.deployment.stage import Stage
 from servemark.errors import ServemarkError
 from servemark.files import storage
 from servemark.processes import identity
@@ -122,7 +121,10 @@ def _stop(deployment: Path | None) -> None:
         if ownership.taken_over(deployment):
             # Nothing here belongs to this job, not even the stop file.
             ownership.end_those_above()
-        elif attempt := attempts.latest(deployment):
+            return
+        from servemark.deployment import attempts  # only here: it imports what most stages do not need
+
+        if attempt := attempts.latest(deployment):
             _end(attempt)
     except OSError as error:
         _note(f"servemark: cannot ask the supervisor of {deployment} to end: {error}")

@@ -1,14 +1,18 @@
 """Small models with random weights that a real vLLM serves without a download."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from typing import TYPE_CHECKING, Any
 
 from servemark.errors import WeightsRefused
+
+# Jobs that make no model import this module for ``CONFIGS``.
+if TYPE_CHECKING:
+    import numpy as np
+    from tokenizers import Tokenizer
 
 SEED = 20240229
 VOCABULARY = 1024
@@ -87,6 +91,8 @@ def make(name: str, directory: Path) -> None:
 
 
 def _tokenizer() -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -103,6 +109,8 @@ def _tokenizer() -> Tokenizer:
 
 def _weights(config: dict[str, Any]) -> bytes:
     """Return a safetensors file: header length (u64, little-endian), JSON header padded to 8 bytes, tensors in the header's order."""
+    import numpy as np
+
     # numpy keeps RandomState's stream, and uniform numbers need no libm: every machine gets the same bits.
     random = np.random.RandomState(SEED)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -120,6 +128,8 @@ def _weights(config: dict[str, Any]) -> bytes:
 
 def _bfloat16(values: np.ndarray) -> bytes:
     """Return the little-endian upper half of each float32, rounded to nearest, ties to even. The values have no NaN."""
+    import numpy as np
+
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2").tobytes()
