@@ -299,6 +299,7 @@ def test_supervisor_gets_signal_if_no_stop_file_is_possible(attempt, monkeypatch
     ("module", "unused"),
     [
         ("servemark.run.stage", ("numpy", "pandas", "httpx", "asyncio", "fsspec", "yaml", "packaging", "servemark.config")),
+        ("servemark.deployment.cluster", ("numpy", "packaging")),
         ("servemark.deployment.server", ("numpy", "tokenizers", "packaging")),
         ("servemark.supervisor.__main__", ("numpy", "yaml", "servemark.config", "servemark.deployment")),
         ("servemark.run.main_process", ("pandas", "servemark.report")),

@@ -12,7 +12,6 @@ from servemark import supervisor
 from servemark.deployment import attempts, executors, node_checks, telemetry
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher, new_scratch, on_node
-from servemark.deployment.trials import missing_trials
 from servemark.environments.build import verify as verify_environment
 from servemark.errors import ServemarkError, StageFailed
 from servemark.files import private, storage
@@ -45,12 +44,11 @@ def start(here: StageContext, ledger: Ledger, *, hold: bool = False) -> Cluster:
     replay = Cluster(deployment=plan.deployment, replay=True)
 
     def complete() -> bool:
-        return (
-            not hold
-            and not ledger.missing(keys)
-            and not missing_trials(here.config, plan, ledger)
-            and not Checks(ledger.root).missing(plan)
-        )
+        if hold or ledger.missing(keys):
+            return False
+        from servemark.deployment.trials import missing_trials  # only here: it imports numpy
+
+        return not missing_trials(here.config, plan, ledger) and not Checks(ledger.root).missing(plan)
 
     if complete():
         progress.say(f"all {len(keys)} points are in the ledger: nothing is started")

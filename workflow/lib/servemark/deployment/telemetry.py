@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servemark import supervisor
 from servemark.deployment.context import StageContext
 from servemark.deployment.launcher import Launcher
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.errors import StageFailed
-from servemark.measurement import samples
-from servemark.measurement.clients import wall_window
 from servemark.measurement.raw import RawError, RawResult
-from servemark.measurement.samples import NodeSamples, Window
 from servemark.processes import identity
 from servemark.records import Node, Replica, Telemetry, TelemetryTimeline
 from servemark.supervisor.process_request import DaemonRequest
+
+if TYPE_CHECKING:
+    from servemark.measurement.samples import NodeSamples
 
 FOLDER = "telemetry"
 SAMPLER = "telemetry"
@@ -83,6 +84,10 @@ def collect(attempt: Path, since: float, raw: RawResult | RawError) -> tuple[Tel
     Args:
         since: when the client was started, seconds since 1970.
     """
+    # Only here: start_cluster starts the samplers, and does not need numpy.
+    from servemark.measurement import samples
+    from servemark.measurement.clients import wall_window
+
     bounds = None if isinstance(raw, RawError) else wall_window(raw)
     if bounds is None or not (attempt / FOLDER).is_dir():
         return None, None
@@ -93,12 +98,14 @@ def collect(attempt: Path, since: float, raw: RawResult | RawError) -> tuple[Tel
         found = _read(attempt)
         now = time.time()
         if now > deadline or all(_is_complete(one, end) for one in found):
-            return samples.telemetry(found, Window(since, begin, end, now)), samples.timeline(found, since, end)
+            return samples.telemetry(found, samples.Window(since, begin, end, now)), samples.timeline(found, since, end)
         time.sleep(_POLL_S)
 
 
 def _read(attempt: Path) -> list[NodeSamples]:
     """Return the samples of each node, in the order in which the supervisor started the samplers."""
+    from servemark.measurement import samples
+
     names = [daemon.node for daemon in supervisor.read_daemons(attempt) if daemon.name.split("-")[0] == SAMPLER]
     return [samples.read(name, attempt / FOLDER / f"{name}.jsonl") for name in names if name]
 
