@@ -1,4 +1,4 @@
-"""Fixtures: a stand-in environment and a prepared checkout, made once; a copy of it for each test."""
+"""Fixtures: a stand-in environment and prepared checkouts, made once for all workers; a copy for each test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from integration import harness
 from integration.harness import Checkout
@@ -21,37 +22,55 @@ from standin import make_prefix
 @pytest.fixture(scope="session")
 def bare_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Return a checkout without any run. Tests copy it and do not run in it."""
-    base = tmp_path_factory.mktemp("shared")
-    prefix = make_prefix(base / "standin")
-    path = base / "bare"
-    path.mkdir()
-    harness.copy_parts(path)
-    # Each script is a separate interpreter; without this, each would compile the library again. What the repository has compiled is kept.
-    compileall.compile_dir(path / "workflow" / "lib", quiet=1)
-    compileall.compile_dir(prefix / "lib", quiet=1)
-    return Checkout(path, base / "r0", harness.basic_config(prefix, base / "cache"))
+    base = tmp_path_factory.getbasetemp()
+    # The folder of a worker of pytest-xdist lies in that of the session. All workers use the same checkouts, stand-in and cache.
+    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    base.mkdir(exist_ok=True)
+
+    def make(path: Path) -> None:
+        prefix = make_prefix(base / "standin")
+        path.mkdir()
+        harness.copy_parts(path)
+        # Each script is a separate interpreter; without this, each would compile the library again. It keeps what the repository compiled.
+        compileall.compile_dir(path / "workflow" / "lib", quiet=1)
+        compileall.compile_dir(prefix / "lib", quiet=1)
+
+    path = _made_once(base / "bare", make)
+    return Checkout(path, base / "r0", harness.basic_config(base / "standin", base / "cache"))
 
 
 @pytest.fixture(scope="session")
 def planned_checkout(bare_checkout: Checkout) -> Checkout:
     """Return a checkout with hardware, environment and model recorded. Tests copy it and do not run in it."""
-    path = bare_checkout.path.with_name("planned")
-    shutil.copytree(bare_checkout.path, path)
-    checkout = Checkout(path, bare_checkout.runtime, bare_checkout.config)
-    done = checkout.run("--until", "check_environment", "stage_weights")
-    assert done.rc == 0, done.text
-    return checkout
+    return _after_run("planned", bare_checkout, "--until", "check_environment", "stage_weights")
 
 
 @pytest.fixture(scope="session")
 def measured_checkout(planned_checkout: Checkout) -> Checkout:
     """Return a checkout with a finished run. Tests copy it and do not run in it."""
-    path = planned_checkout.path.with_name("measured")
-    shutil.copytree(planned_checkout.path, path)
-    checkout = Checkout(path, planned_checkout.runtime, planned_checkout.config)
-    done = checkout.run()
-    assert done.rc == 0, done.text
-    return checkout
+    return _after_run("measured", planned_checkout)
+
+
+def _after_run(name: str, source: Checkout, *arguments: str) -> Checkout:
+    """Return a copy of a checkout after a run in it."""
+
+    def make(path: Path) -> None:
+        shutil.copytree(source.path, path)
+        done = Checkout(path, source.runtime, source.config).run(*arguments)
+        assert done.rc == 0, done.text
+
+    return Checkout(_made_once(source.path.with_name(name), make), source.runtime, source.config)
+
+
+def _made_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """Make a folder in the first worker that needs it; the others wait. If that fails, the next one tries again."""
+    complete = path.with_name(f"{path.name}.complete")
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        if not complete.exists():
+            shutil.rmtree(path, ignore_errors=True)
+            make(path)
+            complete.touch()
+    return path
 
 
 def _copies(source: Checkout, tmp_path: Path) -> Iterator[Callable[[], Checkout]]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tarfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def test_first_run_measures_all_and_second_does_nothing(fresh: Checkout, tmp_pat
     seen = ""
     while key_file.exists() and running.process.poll() is None:
         seen += every_command_line()
+        time.sleep(0.1)
     first = running.wait(480)
 
     assert first.rc == 0, first.text
