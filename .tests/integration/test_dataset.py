@@ -72,22 +72,6 @@ def test_recorded_prompts_are_measured_judged_and_archived(checkout: Checkout):
     assert [name for name, text in texts.items() if prompt.encode() in text] == []
 
 
-def test_same_rows_under_another_name_come_from_the_ledger(checkout: Checkout):
-    recorded(checkout, concurrency=1)
-    assert checkout.run().rc == 0
-    record = checkout.record("deployments/a/points/mine-c1-r1.json")
-    (checkout.path / "prompts.jsonl").rename(checkout.path / "moved.jsonl")
-    checkout.config["workloads"]["mine"]["dataset"] = {"file": "moved.jsonl"}
-    again = checkout.run()
-    assert again.rc == 0 and "taken from the ledger" in again.text, again.text
-    lines = (checkout.path / "moved.jsonl").read_text().splitlines()
-    (checkout.path / "moved.jsonl").write_text("\n".join(lines[:-1]) + "\n")
-    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] == record["key"]
-    changed = checkout.run("--until", "plan_deployment")
-    assert changed.rc == 0, changed.text
-    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] != record["key"]
-
-
 def changed_copy(found: Path, name: str, tmp_path: Path, at: int) -> Path:
     """Return an archive of the same files with one other byte, whose manifest fits it."""
     folder = tmp_path / Path(name).name
@@ -102,10 +86,28 @@ def changed_copy(found: Path, name: str, tmp_path: Path, at: int) -> Path:
     return tmp_path / f"{folder.name}.tar.zst"
 
 
-def test_shared_prompts_are_in_the_archive_verified_and_reproduced(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    recorded(checkout, concurrency=1, output_tokens=4, share_prompts=True)
-    done = checkout.run()
-    assert done.rc == 0, done.text
+def test_same_rows_under_another_name_come_from_the_ledger_and_can_be_shared(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    recorded(checkout, concurrency=1)
+    assert checkout.run().rc == 0
+    record = checkout.record("deployments/a/points/mine-c1-r1.json")
+    (checkout.path / "prompts.jsonl").rename(checkout.path / "moved.jsonl")
+    checkout.config["workloads"]["mine"] |= {"dataset": {"file": "moved.jsonl"}, "share_prompts": True}
+    again = checkout.run()
+    assert again.rc == 0 and "taken from the ledger" in again.text, again.text
+    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] == record["key"]
+    assert_prompts_are_archived_verified_and_reproduced(checkout, tmp_path, monkeypatch)
+
+    lines = (checkout.path / "moved.jsonl").read_text().splitlines()
+    (checkout.path / "moved.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    changed = checkout.run("--until", "plan_deployment")
+    assert changed.rc == 0, changed.text
+    assert checkout.record("deployments/a/plan.json")["points"][0]["key"] != record["key"]
+
+
+def assert_prompts_are_archived_verified_and_reproduced(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assert that the archive has the prompts, that changed ones are found, and that another checkout measures with them."""
     with unpacked(checkout.results / "archive" / f"{RUN}.tar.zst") as found:
         (shared,) = found.folder.glob("datasets/*/prompts.jsonl")
         assert [json.loads(line) for line in shared.read_text().splitlines()] == list(map(json.loads, SAMPLE.read_text().splitlines()))

@@ -168,18 +168,19 @@ def test_taken_port_is_named_with_a_remedy(checkout: Checkout):
     assert_rerun_completes(checkout, {"chat-c1-r1", "chat-c2-r1"}, kept)
 
 
+# test_lost_server_costs_only_its_own_points has a healthy deployment next to a failed one.
 def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
     reasons = {
         "fail_requests:3": "requests_failed", "cut_streams:2": "requests_failed", "short_tokens": "output_tokens_short",
         "zero_tokens": "no_output",
     }  # fmt: skip
     names = {fault: fault.split(":")[0].replace("_", "-") for fault in reasons}
-    healthy, one = checkout.config["deployments"].pop("b"), checkout.config["deployments"].pop("a")
+    one = checkout.config["deployments"]["a"]
+    checkout.config["deployments"] = {}
     checkout.config["workloads"]["chat"]["concurrency"] = [2]
     for number, name in enumerate(names.values()):
         checkout.config["deployments"][name] = one | {"options": {"max-model-len": 300 + number}}
         checkout.inject("none", deployment=name)
-    checkout.config["deployments"]["b"] = healthy
 
     running = checkout.start(**SLOW)
     # The faults begin after the readiness check, which would detect some of them; deployments run in any order.
@@ -203,7 +204,6 @@ def test_failed_requests_despite_exit_code_0_give_no_result(checkout: Checkout):
         assert record["client_exit_code"] == 0
         assert reason in [r["code"] for r in record["reasons"] if r["severity"] == "INVALID"], record["reasons"]
         assert re.search(rf"^  {deployment}/chat-c2-r1 +{reason}$", done.text, re.MULTILINE), done.text
-    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
     checkout.assert_all_dead()
 
 
@@ -235,10 +235,12 @@ def test_failed_client_gives_no_result_and_its_point_is_rejected(checkout: Check
     assert checkout.points("a") == {}, "the next run measures the point again"
 
 
+# test_lost_server_costs_only_its_own_points has a healthy deployment next to a failed one.
 def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
     manifest = checkout.record("models/tiny/manifest.json")
     injuries = {"changed": _change, "truncated": _truncate, "missing": Path.unlink}
-    one = checkout.config["deployments"].pop("a")
+    one = checkout.config["deployments"]["a"]
+    checkout.config["deployments"] = {}
     for number, name in enumerate(injuries):
         shutil.copytree(manifest["path"], checkout.path / name)
         checkout.config["models"][name] = {"source": str(checkout.path / name)}
@@ -258,7 +260,6 @@ def test_model_changed_after_staging_is_refused_by_file(checkout: Checkout):
         assert f"{name}: model.safetensors" in failure["detail"], failure
         assert not (checkout.attempts(name)[-1] / "server.log").exists()
         assert_no_result(checkout, name, "chat-c2-r1")
-    assert checkout.rows()["b", "chat-c2-r1"]["verdict"] in ("VALID", "SUSPECT")
     checkout.assert_all_dead()
 
 

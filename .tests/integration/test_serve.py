@@ -230,18 +230,8 @@ def test_deployment_that_waits_for_the_machine_can_be_stopped(checkouts):
     assert_nothing_left(first)
 
 
-def test_hanging_server_is_listed_as_silent_and_can_be_stopped(only_a: Checkout):
+def test_requests_in_flight_are_counted_and_hanging_server_is_listed_and_stopped(only_a: Checkout):
     only_a.inject("none")
-    running = serve(only_a)
-    only_a.inject("hang")
-    wait_until(lambda: living(only_a)[0]["state"] == "does not respond on /metrics", 180, "it is silent")
-    only_a.wait_for_progress("does not respond on /metrics", subject="a")
-    assert servemark(only_a, "stop", "a").returncode == 0
-    assert running.wait(STOPPED_S).rc == 0
-    assert_nothing_left(only_a)
-
-
-def test_requests_in_flight_are_counted(only_a: Checkout):
     running = serve(only_a, STANDIN_TOKEN_S="0.3")
     headers = {"Authorization": f"Bearer {(attempt(only_a) / 'api-key').read_text()}"}
     url = living(only_a)[0]["url"]
@@ -250,8 +240,13 @@ def test_requests_in_flight_are_counted(only_a: Checkout):
     with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False):
         wait_until(lambda: living(only_a)[0]["running"] == 1, 100, "one runs")
     wait_until(lambda: living(only_a)[0]["running"] == 0, 60, "none runs")
+
+    only_a.inject("hang")
+    wait_until(lambda: living(only_a)[0]["state"] == "does not respond on /metrics", 180, "it is silent")
+    only_a.wait_for_progress("does not respond on /metrics", subject="a")
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0
+    assert_nothing_left(only_a)
 
 
 def test_copied_checkout_does_not_stop_the_originals_endpoint(only_a: Checkout):
