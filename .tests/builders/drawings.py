@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 
 from builders import report_data, report_data_cluster, report_data_repeated
+from servemark.report.gather import RunRecords
+from servemark.report.page import render
 
 BUILDS = (report_data.demo, report_data.troubled, report_data_cluster.two_nodes, report_data_repeated.repeated)
 # Together these two have every section of a report.
@@ -13,6 +18,12 @@ EACH = [pytest.param(build, id=build.__name__, marks=() if build in _ALL_SECTION
 CURVES = ("throughput", "ttft", "tpot", "itl", "e2el")
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 780}
+
+
+@cache
+def page_of(build: Callable[[], RunRecords]) -> str:
+    """Return the report of a run; many tests open the same one."""
+    return render(build())
 
 
 def points(page, chart: str):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data, report_data_dataset
-from builders.drawings import DESKTOP, quiet
-from servemark.report.page import render
+from builders.drawings import DESKTOP, page_of, quiet
 
 LENGTHS = ("bins-input_tokens", "bins-output_tokens")
 
@@ -17,7 +16,7 @@ def bars(page, chart: str):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lengths_are_drawn_with_their_unit_and_tabled(visit, shoot, scheme):
-    visited = visit(render(report_data_dataset.run()), viewport=DESKTOP, color_scheme=scheme)
+    visited = visit(page_of(report_data_dataset.run), viewport=DESKTOP, color_scheme=scheme)
     page = visited.page
     for chart in LENGTHS:
         assert bars(page, chart).count() > 10
@@ -35,7 +34,7 @@ def test_lengths_are_drawn_with_their_unit_and_tabled(visit, shoot, scheme):
 
 
 def test_random_prompts_have_no_lengths(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     for chart in LENGTHS:
         assert visited.page.locator(f"[data-drawing={chart}]").count() == 0
     quiet(visited)

@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 
 from builders import report_data, report_data_cluster
-from builders.drawings import BUILDS, CURVES, DESKTOP, EACH, PHONE, points, quiet, settle, texts
+from builders.drawings import BUILDS, CURVES, DESKTOP, EACH, PHONE, page_of, points, quiet, settle, texts
 from servemark.report import charts, formatting
 from servemark.report.page import render
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=[build.__name__ for build in BUILDS])
 def test_report_loads_nothing_breaks_no_policy_and_orders_headings(visit, build):
-    visited = visit(render(build()), viewport=DESKTOP)
+    visited = visit(page_of(build), viewport=DESKTOP)
     assert visited.page.title() == f"{build().run}: servemark report"
     levels = visited.page.evaluate("() => [...document.querySelectorAll('h1,h2,h3,h4')].map(node => Number(node.tagName[1]))")
     assert levels[0] == 1
@@ -26,7 +26,7 @@ def test_report_loads_nothing_breaks_no_policy_and_orders_headings(visit, build)
 
 
 def test_policy_stops_a_foreign_script_and_eval(visit):
-    html = render(report_data.demo()).replace("</main>", "<script>document.title = 'foreign'</script></main>")
+    html = page_of(report_data.demo).replace("</main>", "<script>document.title = 'foreign'</script></main>")
     visited = visit(html, viewport=DESKTOP)
     assert visited.page.title() == "demo: servemark report"
     assert any("script-src" in line for line in visited.seen.complaints)
@@ -43,7 +43,7 @@ def test_policy_stops_a_foreign_script_and_eval(visit):
 
 
 def test_every_plot_has_one_mark_for_each_measurement(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     assert {chart: points(page, chart).count() for chart in CURVES} == dict.fromkeys(CURVES, 12)
     assert page.locator("[data-drawing=startup] svg .mark-rect.role-mark path").count() == 5 + 6
     for chart in (*CURVES, "startup"):
@@ -56,7 +56,7 @@ def test_every_plot_has_one_mark_for_each_measurement(visit):
 
 
 def test_suspect_points_are_hollow_and_carry_a_question_mark(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     opacities = [item.get_attribute("fill-opacity") for item in points(page, "ttft").all()]
     assert opacities.count("0") == 1
     marks = page.locator("[data-drawing=ttft] svg .mark-text.role-mark text")
@@ -64,7 +64,7 @@ def test_suspect_points_are_hollow_and_carry_a_question_mark(visit):
 
 
 def test_legend_hides_a_deployment_in_every_plot_and_shows_it_again(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     button = page.get_by_role("button", name="ray-tp2").first
     button.click()
@@ -78,7 +78,7 @@ def test_legend_hides_a_deployment_in_every_plot_and_shows_it_again(visit):
 
 
 def test_curves_show_the_steady_state_until_the_whole_run_is_chosen(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     assert page.get_by_role("radio", name="Steady state").is_checked()
     page.get_by_role("radio", name="p95").check(force=True)
@@ -93,7 +93,7 @@ def test_curves_show_the_steady_state_until_the_whole_run_is_chosen(visit):
 
 
 def test_statistic_and_throughput_choices_redraw_the_axes(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     page.get_by_role("radio", name="Whole run").check(force=True)
     settle(page)
@@ -109,7 +109,7 @@ def test_statistic_and_throughput_choices_redraw_the_axes(visit):
 
 
 def test_tooltip_names_the_measurement(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     page.locator("[data-drawing=throughput]").scroll_into_view_if_needed()
     points(page, "throughput").first.hover(force=True)
@@ -123,7 +123,7 @@ def test_tooltip_names_the_measurement(visit):
 
 
 def test_control_wheel_zooms_and_double_click_resets(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     drawing = page.locator("[data-drawing=throughput]")
     drawing.scroll_into_view_if_needed()
@@ -145,7 +145,7 @@ def test_control_wheel_zooms_and_double_click_resets(visit):
 
 
 def test_plot_is_saved_as_svg(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     with page.expect_download() as download:
         page.locator("[data-save=ttft]").click()
     assert download.value.suggested_filename == "ttft.svg"
@@ -153,7 +153,7 @@ def test_plot_is_saved_as_svg(visit):
 
 
 def test_chosen_workload_is_drawn(visit):
-    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.troubled), viewport=DESKTOP)
     page = visited.page
     assert [text.split(",")[0] for text in page.locator("#panel option").all_inner_texts()] == ["chat", "burst"]
     chat = page.locator("[data-drawing=throughput] svg").text_content()
@@ -166,7 +166,7 @@ def test_chosen_workload_is_drawn(visit):
 
 
 def test_invalid_results_appear_nowhere(visit):
-    page = visit(render(report_data.troubled()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.troubled), viewport=DESKTOP).page
     # Without decimals: a coordinate of a drawing may contain these digits behind its point.
     whole = re.sub(r"\.\d+", "", page.evaluate("() => document.documentElement.outerHTML"))
     for shown in (formatting.number(report_data.POISON), "98,765", "98765"):
@@ -175,7 +175,7 @@ def test_invalid_results_appear_nowhere(visit):
 
 
 def test_hostile_text_is_shown_and_inert(visit):
-    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.troubled), viewport=DESKTOP)
     page = visited.page
     assert page.locator("img").count() == 0
     assert page.title().startswith("stress </script>")
@@ -194,7 +194,7 @@ def test_hostile_text_is_shown_and_inert(visit):
 
 @pytest.mark.parametrize("build", EACH)
 def test_phone_needs_no_horizontal_scrolling(visit, shoot, build):
-    visited = visit(render(build()), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
+    visited = visit(page_of(build), viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)
     page = visited.page
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.evaluate("() => document.body.scrollWidth") <= PHONE["width"]
@@ -208,7 +208,7 @@ def test_phone_needs_no_horizontal_scrolling(visit, shoot, build):
 def test_dark_and_light_differ_in_page_and_plots(visit, shoot, build):
     colours = {}
     for scheme in ("light", "dark"):
-        visited = visit(render(build()), viewport=DESKTOP, color_scheme=scheme)
+        visited = visit(page_of(build), viewport=DESKTOP, color_scheme=scheme)
         page = visited.page
         colours[scheme] = (
             page.evaluate("() => getComputedStyle(document.body).backgroundColor"),
@@ -221,7 +221,7 @@ def test_dark_and_light_differ_in_page_and_plots(visit, shoot, build):
 
 
 def test_plots_follow_a_change_of_colour_scheme(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP, color_scheme="light").page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP, color_scheme="light").page
     before = points(page, "throughput").first.get_attribute("fill")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(
@@ -249,12 +249,12 @@ def test_text_has_contrast_in_both_schemes(visit):
       return [...new Set(poor)];
     }"""
     for scheme in ("light", "dark"):
-        page = visit(render(report_data.troubled()), viewport=DESKTOP, color_scheme=scheme).page
+        page = visit(page_of(report_data.troubled), viewport=DESKTOP, color_scheme=scheme).page
         assert page.evaluate(ratio) == []
 
 
 def test_tables_hold_the_numbers_without_javascript(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP, java_script_enabled=False).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP, java_script_enabled=False).page
     assert page.locator("#figures tbody tr").count() == 12
     assert page.locator("noscript").count() == 1
     assert "814" in page.locator("#headline").inner_text() or "810" in page.locator("#headline").inner_text()
@@ -263,7 +263,7 @@ def test_tables_hold_the_numbers_without_javascript(visit):
 @pytest.mark.parametrize("build", EACH)
 def test_printed_tables_fit_the_paper(visit, shoot, build):
     """A4 without 10 mm margins is 718 CSS pixels wide; in landscape, for the table of all results, 1047."""
-    page = visit(render(build()), viewport=DESKTOP).page
+    page = visit(page_of(build), viewport=DESKTOP).page
     assert page.pdf(print_background=True, prefer_css_page_size=True).startswith(b"%PDF")
     page.emulate_media(media="print")
     for width, selector in ((718, ".scroll table:not(.wide), svg, pre"), (1047, "table.wide")):
@@ -279,7 +279,7 @@ def test_printed_tables_fit_the_paper(visit, shoot, build):
 
 
 def test_report_of_two_nodes_has_places_and_results_per_device(visit):
-    visited = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP)
+    visited = visit(page_of(report_data_cluster.two_nodes), viewport=DESKTOP)
     page = visited.page
     assert page.get_by_role("link", name="Cluster").get_attribute("href") == "#cluster"
     assert page.locator("#cluster h3").all_inner_texts()[:3] == ["plain", "tp2-x4", "tp4-pp2-ray"]
@@ -294,7 +294,7 @@ def test_report_of_two_nodes_has_places_and_results_per_device(visit):
 
 
 def test_report_of_a_laptop_has_no_cluster_section(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     assert page.locator("#cluster").count() == 0
     assert page.get_by_role("radio", name="per device").count() == 0
 

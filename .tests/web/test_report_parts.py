@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import report_data, report_data_cluster
-from builders.drawings import DESKTOP, EACH, PHONE, points, quiet, settle
-from servemark.report.page import render
+from builders.drawings import DESKTOP, EACH, PHONE, page_of, points, quiet, settle
 
 BINS = ("bins-ttft", "bins-tpot", "bins-itl", "bins-e2el")
 LINES = ("timeline-requests", "timeline-kv")
@@ -21,7 +20,7 @@ def lines(page, chart: str):
 
 
 def test_bins_and_timeline_are_drawn_and_named(visit):
-    visited = visit(render(report_data.demo()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.demo), viewport=DESKTOP)
     page = visited.page
     for chart in BINS:
         assert bars(page, chart).count() > 10 and lines(page, chart).count() == 2
@@ -33,7 +32,7 @@ def test_bins_and_timeline_are_drawn_and_named(visit):
 
 
 def test_chosen_load_is_drawn_and_tabled(visit):
-    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.troubled), viewport=DESKTOP)
     page = visited.page
     assert page.locator("#load").input_value() == "load-2", "the heaviest load of the first workload"
     before = page.locator("[data-drawing=bins-ttft] svg").inner_html()
@@ -52,7 +51,7 @@ def test_chosen_load_is_drawn_and_tabled(visit):
 
 
 def test_bin_tooltip_has_range_and_count(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     page.locator("[data-drawing=bins-e2el]").scroll_into_view_if_needed()
     heights = [bar.bounding_box()["height"] for bar in bars(page, "bins-e2el").all()]
     bars(page, "bins-e2el").nth(heights.index(max(heights))).hover(force=True)
@@ -63,7 +62,7 @@ def test_bin_tooltip_has_range_and_count(visit):
 
 
 def test_legend_hides_a_deployment_in_curves_and_bins(visit):
-    page = visit(render(report_data.demo()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.demo), viewport=DESKTOP).page
     buttons = page.get_by_role("button", name="ray-tp2")
     assert buttons.count() == 2
     buttons.nth(1).click()
@@ -77,7 +76,7 @@ def test_legend_hides_a_deployment_in_curves_and_bins(visit):
 
 
 def test_timeline_of_chosen_point_is_drawn(visit):
-    visited = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP)
+    visited = visit(page_of(report_data_cluster.two_nodes), viewport=DESKTOP)
     page = visited.page
     assert page.locator("#point option:checked").inner_text().startswith("tp2-x4: chat, concurrency\u00a0512")
 
@@ -96,7 +95,7 @@ def test_timeline_of_chosen_point_is_drawn(visit):
 
 
 def test_failed_attempt_links_to_its_failure(visit):
-    visited = visit(render(report_data.troubled()), viewport=DESKTOP)
+    visited = visit(page_of(report_data.troubled), viewport=DESKTOP)
     page = visited.page
     page.locator("#attempts").get_by_role("link", name="await_ready: server_exited").click()
     failure = page.locator("#gap-2")
@@ -108,7 +107,7 @@ def test_failed_attempt_links_to_its_failure(visit):
 
 @pytest.mark.parametrize("build", EACH)
 def test_axe_finds_no_violation(visit, axe, build):
-    page = visit(render(build()), viewport=DESKTOP).page
+    page = visit(page_of(build), viewport=DESKTOP).page
     page.evaluate("() => { for (const part of document.querySelectorAll('details')) part.open = true; }")
     for scheme, size in (("light", DESKTOP), ("dark", PHONE)):
         page.emulate_media(color_scheme=scheme)
@@ -118,7 +117,7 @@ def test_axe_finds_no_violation(visit, axe, build):
 
 
 def test_tab_key_reaches_every_control_visibly(visit):
-    page = visit(render(report_data.troubled()), viewport=DESKTOP).page
+    page = visit(page_of(report_data.troubled), viewport=DESKTOP).page
     wanted = page.evaluate(
         """() => [...document.querySelectorAll('a[href], button, select, summary, .scroll, pre, .choice input:checked')]
             .filter(node => node.checkVisibility()).length"""
@@ -144,7 +143,7 @@ def test_tab_key_reaches_every_control_visibly(visit):
 
 
 def test_printed_report_has_plots_but_no_tables_of_bins(visit, tmp_path):
-    page = visit(render(report_data.troubled()), viewport={"width": 718, "height": 1000}).page
+    page = visit(page_of(report_data.troubled), viewport={"width": 718, "height": 1000}).page
     page.pdf(path=tmp_path / "report.pdf", print_background=True, prefer_css_page_size=True)
     page.emulate_media(media="print")
     assert not page.locator("#bins").is_visible()
@@ -154,7 +153,7 @@ def test_printed_report_has_plots_but_no_tables_of_bins(visit, tmp_path):
 
 
 def test_report_without_javascript_lacks_only_the_plots(visit):
-    page = visit(render(report_data_cluster.two_nodes()), viewport=DESKTOP, java_script_enabled=False).page
+    page = visit(page_of(report_data_cluster.two_nodes), viewport=DESKTOP, java_script_enabled=False).page
     assert page.locator("#comparison tbody tr").count() == 6
     assert page.locator("#timeline tbody tr").count() == 18
     assert page.locator("#attempts tbody tr").count() == 4
