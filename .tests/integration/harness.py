@@ -86,13 +86,13 @@ def copy_living(source: Path, destination: Path) -> None:
     shutil.copytree(source, destination, copy_function=copy)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Poll until ``condition`` returns a true value, and return it; fail after ``seconds``."""
+def wait_until(condition: Callable[[], Any], seconds: float, what: str, every: float = 0.05) -> Any:
+    """Poll until ``condition`` returns a true value, and return it; fail after ``seconds``. ``every``: pause between two polls, seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.05)
+        time.sleep(every)
     raise AssertionError(f"not within {seconds:.0f} s: {what}")
 
 

@@ -20,6 +20,8 @@ from servemark.deployment import how_to_use
 
 # hold_endpoint detects the end of its deployment within a tick; the server has 3 s to end; Snakemake takes a moment.
 STOPPED_S = 60.0
+# Pause between two calls of `servemark status`, each of which takes 0.7 s of CPU time.
+STATUS_S = 1.0
 
 
 @pytest.fixture
@@ -238,11 +240,11 @@ def test_requests_in_flight_are_counted_and_hanging_server_is_listed_and_stopped
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 400, "stream": True}
     # It would take two minutes. The end of the block closes the connection.
     with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False):
-        wait_until(lambda: living(only_a)[0]["running"] == 1, 100, "one runs")
-    wait_until(lambda: living(only_a)[0]["running"] == 0, 60, "none runs")
+        wait_until(lambda: living(only_a)[0]["running"] == 1, 100, "one runs", every=STATUS_S)
+    wait_until(lambda: living(only_a)[0]["running"] == 0, 60, "none runs", every=STATUS_S)
 
     only_a.inject("hang")
-    wait_until(lambda: living(only_a)[0]["state"] == "does not respond on /metrics", 180, "it is silent")
+    wait_until(lambda: living(only_a)[0]["state"] == "does not respond on /metrics", 180, "it is silent", every=STATUS_S)
     only_a.wait_for_progress("does not respond on /metrics", subject="a")
     assert servemark(only_a, "stop", "a").returncode == 0
     assert running.wait(STOPPED_S).rc == 0
