@@ -1,17 +1,24 @@
 """The files behind the rows of docs/benchmarks: each archive verifies, and ratios and times in the documents follow from them."""
 
+import contextlib
 import csv
 import hashlib
+import json
 import re
+from itertools import groupby
 
 import pytest
+import yaml
 
 from builders.paths import ROOT
 from servemark.compare.compared import compare
+from servemark.records import Search, Startup
 from servemark.verification import verify
+from servemark.verification.unpack import unpacked
 
 ARCHIVES = sorted((ROOT / "docs/benchmarks/archives").glob("*.tar.zst"))
 PAGE = (ROOT / "docs/benchmarks/index.md").read_text(encoding="utf-8")
+START_UP_PAGE = (ROOT / "docs/explanation/start-up.md").read_text(encoding="utf-8")
 PROFILE_PAGE = (ROOT / "docs/explanation/planning.md").read_text(encoding="utf-8")
 MOST_BYTES = 2_000_000
 
@@ -59,6 +66,72 @@ def test_one_changed_option_gives_the_ratio_of_its_row_and_is_no_result(name):
     (point,) = compare(a, b).record.points
     (found,) = [one for one in point.metrics if one.metric == "total_throughput"]
     assert found.verdict == "cannot tell" and f"| {found.b:,.0f} | {found.ratio:.2f} |" in PAGE
+
+
+@pytest.fixture
+def unpack():
+    """Return a function that unpacks an archive of the page and returns its folder."""
+    with contextlib.ExitStack() as stack:
+        yield lambda name: stack.enter_context(unpacked(ROOT / f"docs/benchmarks/archives/{name}.tar.zst")).folder
+
+
+@pytest.mark.parametrize(("archive", "file"), [("one-gpu-quick-humming", "one-gpu"), ("one-gpu-search", "one-gpu-search")])
+def test_file_of_one_gpu_asks_for_what_its_archive_measured(unpack, archive, file):
+    ran = json.loads((unpack(archive) / "config.json").read_text())
+    asked = yaml.safe_load((ROOT / f"docs/benchmarks/{file}.yaml").read_text())
+    for part in ("options", "variables"):
+        assert ran["deployments"]["quick-humming"][part] == asked["deployments"]["quick-humming"][part]
+    load, given = ran["workloads"]["chat"], asked["workloads"]["chat"]
+    same = given.keys() - {"duration", "requests"}
+    assert {key: load[key] for key in same} == {key: given[key] for key in same}
+    assert load["requests"] == (given["requests"] if isinstance(given["requests"], list) else [given["requests"]])
+    assert {name: {k: v for k, v in limits.items() if v is not None} for name, limits in ran["slo"].items() if limits} == asked["slo"]
+    assert ran["restarts"] == asked.get("restarts", 0)
+
+
+def test_start_up_times_of_one_gpu_follow_from_the_archive(unpack):
+    folder = unpack("one-gpu-quick-humming")
+    for words, start in (("first", "quick-humming"), ("second", "quick-humming+1")):
+        found = Startup.read(folder / f"deployments/{start}/startup.json")
+        seconds = {phase.name: phase.seconds for phase in found.phases}
+        shown = [seconds[name] for name in ("imports and config", "weights", "compile", "first run of the model")]
+        total = found.seconds_to_first_token
+        cells = " | ".join(f"{value:.1f} s" for value in (total, *shown, total - sum(shown)))
+        assert f"| {words} | {cells} |" in PAGE
+        (row,) = [line for line in START_UP_PAGE.splitlines() if line.startswith(f"| {words} start, `quick-humming`")]
+        numbers = [float(cell) for cell in row.split("|")[2:-1]]
+        every = [value for name, value in seconds.items() if name != "kernel build"]
+        assert seconds["kernel build"] == 0 and numbers == pytest.approx([*every, total], abs=0.051)
+
+
+def test_results_of_one_gpu_follow_from_the_archives(unpack):
+    folder = unpack("one-gpu-search")
+    search = Search.read(folder / "deployments/quick-humming/searches/chat/search.json")
+    assert (search.meets, search.misses) == (32, 91) and len(search.trials) == 7
+    for load, group in groupby(sorted(rows(folder), key=lambda row: int(row["concurrency"])), lambda row: row["concurrency"]):
+        same = list(group)
+        cells = [
+            load,
+            str(len(same)),
+            listed(f"{float(row['steady_ttft_p95_ms']) / 1000:.2f}" for row in same) + " s",
+            listed(f"{float(row['steady_tpot_p95_ms']):.1f}" for row in same) + " ms",
+            listed(f"{float(row['steady_total_tokens_per_s']):,.0f}" for row in same),
+            listed(f"{float(row['gpu_energy_j_per_output_token']):.3f}" for row in same) + " J",
+        ]
+        assert f"| {' | '.join(cells)} |" in PAGE
+    for words, row in zip(("first", "second"), rows(unpack("one-gpu-quick-humming")), strict=True):
+        ttft, tpot, total = (float(row[f"steady_{name}"]) for name in ("ttft_p95_ms", "tpot_p95_ms", "total_tokens_per_s"))
+        energy = float(row["gpu_energy_j_per_output_token"])
+        assert f"| {words} | {total:,.0f} | {ttft / 1000:.2f} s | {tpot:.1f} ms | {energy:.3f} J |" in PAGE
+
+
+def rows(folder):
+    with (folder / "measurements.csv").open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def listed(values):
+    return ", ".join(values)
 
 
 def test_time_of_a_decode_step_is_the_sum_of_its_kernels():
