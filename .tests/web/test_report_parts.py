@@ -94,6 +94,14 @@ def test_timeline_of_chosen_point_is_drawn(visit):
     quiet(visited)
 
 
+def test_reasons_of_verdicts_are_visible_without_scrolling_sideways(visit):
+    page = visit(page_of(report_data.troubled), viewport=DESKTOP).page
+    table = page.locator("#verdicts .scroll:has(.badge)").first
+    head = table.get_by_role("columnheader", name="Reasons").bounding_box()
+    shown = table.bounding_box()
+    assert head["width"] >= 24 * 16 and head["x"] + head["width"] <= shown["x"] + shown["width"]
+
+
 def test_failed_attempt_links_to_its_failure(visit):
     visited = visit(page_of(report_data.troubled), viewport=DESKTOP)
     page = visited.page
