@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.client_processes import ClientServer, Point
 from integration.harness import ROOT, Checkout
 from servemark.deployment.client import shares
 from servemark.environments.build import IN_MODEL_ENV
@@ -32,14 +33,21 @@ FIRST_S, TOKEN_S = 0.2, 0.02
 PROMPTS = RandomPrompts(dataset="random", input_tokens=64, output_tokens=20)
 POINT = LoadPoint(name="p", workload="w", prompts=PROMPTS, concurrency=4, repetition=1, seed=3, requests=8, warmups=6)
 FINE = ServerFacts(same_process=True, client_exit_code=0)
-VARIABLES = {"SERVEMARK_WARMUP": '{"tokens": 5, "shared": 0.0}', "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
+VARIABLES = {**command_lines.NO_PROXY, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
+WARMUP = '{"tokens": 5, "shared": 0.0}'
+LATE_S = 3.0
 
 
 class Server(ThreadingHTTPServer):
-    """A server that streams the requested number of tokens at an even pace and keeps the time and body of each request."""
+    """A server that streams the requested number of tokens at an even pace and keeps the time and body of each request.
 
-    def __init__(self):
+    Args:
+        late: number of the warm-up, in the order of their arrival, whose first token comes LATE_S later.
+    """
+
+    def __init__(self, late: int | None = None):
         self.requests: list[tuple[float, dict]] = []
+        self.late = late
         super().__init__(("127.0.0.1", 0), Streaming)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -61,6 +69,8 @@ class Streaming(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.server.requests.append((came, body))
+        if body["max_tokens"] == 5 and len(self.server.sent(5)) == self.server.late:
+            came += LATE_S
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -104,18 +114,25 @@ def staged(bare_checkout, tmp_path_factory) -> tuple[str, str]:
     return tuple(checkout.record(name)[key] for name, key in records)
 
 
-def start(argv: list[str], **variables: str) -> subprocess.Popen:
-    return subprocess.Popen(argv, env=os.environ | command_lines.NO_PROXY | VARIABLES | variables, stdout=subprocess.DEVNULL)
+@pytest.fixture(scope="module")
+def clients(staged, tmp_path_factory) -> Iterator[ClientServer]:
+    """The process whose forks are vLLM's clients."""
+    running = ClientServer(tmp_path_factory.mktemp("c"), python=staged[0], **VARIABLES)
+    yield running
+    running.process.kill()
+    running.process.wait()
 
 
-def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_path):
+def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, clients, server, tmp_path):
     python, model = staged
     with Server() as other:
         ours = command_lines.bench(python, server.url, "tiny", model, POINT, str(tmp_path), "ours.json")
         plain = command_lines.bench(python, other.url, "tiny", model, POINT, str(tmp_path), "plain.json")
         plain[1:2] = ["-m", "vllm.entrypoints.cli.main"]
         plain[plain.index("--backend") + 1] = "openai"
-        assert [process.wait(120) for process in [start(ours), start(plain)]] == [0, 0]
+        mine = Point(clients, ours[1:], SERVEMARK_WARMUP=WARMUP).process
+        theirs = subprocess.Popen(plain, env=os.environ | VARIABLES, stdout=subprocess.DEVNULL)
+        assert [process.wait(120) for process in (mine, theirs)] == [0, 0]
         other.shutdown()
     (_, mine), (_, theirs) = parts = [read_data(tmp_path / name) for name in ("ours.json", "plain.json")]
     assert list(parts[0][0]) == list(parts[1][0]), "the same keys"
@@ -141,18 +158,16 @@ def test_results_on_an_undisturbed_stream_equal_vllms_own(staged, server, tmp_pa
     assert all(len(body["prompt"]) > 0.7 * longest for body in warmups)
 
 
-def test_wait_for_the_second_process_is_not_measured(staged, server, tmp_path):
+def test_wait_for_the_second_process_is_not_measured(staged, clients, tmp_path):
     python, model = staged
     point = POINT.model_copy(update={"clients": 2})
-    argvs = [
-        command_lines.bench(python, server.url, "tiny", model, share, str(tmp_path), f"{number}.json")
-        for number, share in enumerate(shares(point))
-    ]
-    # One of them is ready 3 s after the other.
-    argvs[1] = ["bash", "-c", 'sleep 3; exec "$@"', "bash", *argvs[1]]
-    order = tmp_path / "order.json"
-    order.write_text(json.dumps({"processes": argvs, "samples": str(tmp_path / "cpu.json")}))
-    assert start([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)]).wait(120) == 0
+    with Server(late=6) as server:
+        argvs = [
+            command_lines.bench(python, server.url, "tiny", model, share, str(tmp_path), f"{number}.json")
+            for number, share in enumerate(shares(point))
+        ]
+        assert Point(clients, *(argv[1:] for argv in argvs), SERVEMARK_WARMUP=WARMUP).process.wait(120) == 0
+        server.shutdown()
     parts = [read_data(tmp_path / f"{number}.json") for number in range(2)]
     starts = [min(request.start for request in raw.requests) for _, raw in parts]
     assert abs(starts[0] - starts[1]) < 0.3
@@ -162,7 +177,7 @@ def test_wait_for_the_second_process_is_not_measured(staged, server, tmp_path):
     merged = merge(parts, [(), ()])
     everything = [request for _, raw in parts for request in raw.requests]
     assert merged["duration"] == pytest.approx(span_of(everything), abs=1e-6)
-    assert max(raw.duration_s for _, raw in parts) > merged["duration"] + 1.0, "vLLM's own includes the wait"
+    assert max(raw.duration_s for _, raw in parts) > merged["duration"] + LATE_S / 2, "vLLM's own includes the wait"
 
 
 def test_stream_is_read_wherever_the_network_splits_it(staged):
@@ -173,12 +188,12 @@ def test_stream_is_read_wherever_the_network_splits_it(staged):
     assert not found["plain"]["success"], "vLLM's function reads it too: bench_client.py need not reassemble the stream"
 
 
-def test_ramp_up_delays_the_slots_and_no_request_starts_after_duration(staged, server, tmp_path):
+def test_ramp_up_delays_the_slots_and_no_request_starts_after_duration(staged, clients, server, tmp_path):
     python, model = staged
     point = POINT.model_copy(update={"requests": 200, "ramp_up_s": 1.2, "sending_s": 3.0})
     argv = command_lines.bench(python, server.url, "tiny", model, point, str(tmp_path), "timed.json")
     load = json.dumps({"ramp_up_s": point.ramp_up_s, "sending_s": point.sending_s})
-    assert start(argv, SERVEMARK_LOAD=load).wait(120) == 0
+    assert Point(clients, argv[1:], SERVEMARK_LOAD=load, SERVEMARK_WARMUP=WARMUP).process.wait(120) == 0
     part = read_data(tmp_path / "timed.json")
     (tmp_path / "merged.json").write_text(json.dumps(merge([part], [()])))
     raw = read_raw(tmp_path / "merged.json")

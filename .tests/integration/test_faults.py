@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from integration.harness import Checkout, Finished, cmdline, wait_until
+from integration.harness import Checkout, Finished, wait_until
 from servemark.report.table import FIGURES
 
 # Slow enough that a test can act during a point, also on a busy machine.
@@ -95,7 +95,7 @@ def test_stopped_client_makes_its_point_suspect(checkout: Checkout):
     checkout.config["workloads"]["chat"] |= {"requests": 40, "concurrency": [2]}
     running = checkout.start(**SLOW)
     wait_until(lambda: checkout.requests_served("a") > 10, 180, "it is measured")
-    (client,) = [process for process in checkout.processes() if "bench_client.py" in " ".join(cmdline(process)[:2])]
+    (client,) = [process for process in checkout.processes() if process.name() == "bench-client"]
     client.suspend()
     time.sleep(4)
     client.resume()

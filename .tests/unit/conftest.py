@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,9 +121,17 @@ def slurm(tmp_path, monkeypatch, nowhere) -> StandinSlurm:
 
 
 @pytest.fixture
-def deploy(tmp_path, standin, told, watch, monkeypatch, nowhere):
+def short_path() -> Iterator[Path]:
+    """A private folder with a short path: the name of a socket has at most 107 bytes, and tmp_path is long."""
+    path = Path(tempfile.mkdtemp(prefix="servemark-test-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def deploy(tmp_path, short_path, standin, told, watch, monkeypatch, nowhere):
     """Make deployments with their own machine lock and scratch folders; end all of their processes after the test."""
-    root = tmp_path / "machine"
+    root = short_path / "machine"
     root.mkdir(mode=0o700)
     monkeypatch.setenv(private.RUNTIME_VARIABLE, str(root))
     monkeypatch.setenv(identity.OWNER_PROCESS_VARIABLE, str(identity.myself()))

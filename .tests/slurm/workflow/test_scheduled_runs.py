@@ -159,7 +159,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     checkout.config["deployments"]["a"]["topology"] = {"nodes": 2, "tensor_parallel": 2, "client": "own"}
     running = checkout.start(STANDIN_TOKEN_S="0.2")
     checkout.wait_for_progress("chat-c1-r1: 6 requests", seconds=RUN_S)
-    servers, clients = checkout.where("entrypoints.cli.main serve"), checkout.where("bench_client.py bench")
+    servers, clients = checkout.where("entrypoints.cli.main serve"), checkout.where("client_server.py")
     served = {argument for found in servers.values() for process in found for argument in process.cmdline()}
     done = running.wait(RUN_S)
 

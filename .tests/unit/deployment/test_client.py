@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -74,20 +75,21 @@ def test_shares_are_nonempty_and_take_equal_time():
 
 
 def test_client_gets_warmup_length_and_shared_fraction(tmp_path, monkeypatch):
-    given = []
+    told = []
 
     def tool(node, request):
-        given.append(request.env)
+        order = json.loads(Path(request.argv[-1]).read_text())
+        told.append(json.loads(order["variables"].get("SERVEMARK_WARMUP", "null")))
         return SimpleNamespace(run=lambda **_: None)
 
     launcher = SimpleNamespace(alloc=SimpleNamespace(nodes=["n"]), tool=tool)
     monkeypatch.setattr(client_room.Launcher, "of", lambda attempt: launcher)
+    monkeypatch.setattr(client_room.client_server, "running", lambda *_: ("socket", "state"))
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
     for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
         point = load(seed=7, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})
         client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
         client.run(tmp_path, (), 1.0, here, lambda: None)
-    told = [json.loads(env.get("SERVEMARK_WARMUP", "null")) for env in given]
     assert told == [{"tokens": 32, "shared": 0.0}, {"tokens": 32, "shared": 0.75}, None]
 
 

@@ -59,6 +59,9 @@ def test_measured_part_begins_after_the_last_warmup():
     assert (made.finished_before, made.vocabulary) == (30, 7)
     assert counters.of_point(before, during[:1], after, REPLICAS, warmups=4, vocabulary=None).measured == ()
     assert counters.of_point(before, [], after, REPLICAS, warmups=0, vocabulary=None).measured == made.engines
+    assert counters.of_point(before, [after], after, REPLICAS, warmups=4, vocabulary=None).measured == (), (
+        "the first scrape came at the end"
+    )
 
 
 def test_engine_that_appears_later_counts_from_zero():

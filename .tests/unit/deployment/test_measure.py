@@ -90,7 +90,7 @@ def test_suspended_process_makes_the_point_suspect(deploy, victim):
     def family() -> list[psutil.Process]:
         server, ours = psutil.Process(plain.pid()), psutil.Process().children(recursive=True)
         servers = [server, *server.children(recursive=True)]
-        clients = [one for one in ours if "bench_client.py" in " ".join(one.cmdline())]
+        clients = [one for one in ours if one.name() == "bench-client"]
         return {"client": clients, "server": servers, "job": [*ours, *servers]}[victim]
 
     def stand_still() -> None:
@@ -225,7 +225,7 @@ def test_failed_requests_make_point_invalid_and_server_stays(deploy, tmp_path):
     assert (plain.stop().failure, plain.left) == (None, [])
 
 
-def test_client_faults_make_point_invalid_and_server_stays(deploy, monkeypatch):
+def test_client_faults_make_point_invalid_and_server_stays(deploy, tmp_path, monkeypatch):
     expected = {
         "exit_1": {"client_failed", "raw_missing"},
         "no_file": {"raw_missing"},
@@ -233,20 +233,22 @@ def test_client_faults_make_point_invalid_and_server_stays(deploy, monkeypatch):
         "nan": {"non_finite"},
         "hang": {"client_timeout", "raw_missing"},
     }
+    fault = tmp_path / "client-fault"
+    monkeypatch.setenv("STANDIN_CLIENT_FAULT_FILE", str(fault))
     plain = deploy(
         points=len(expected) + 1,
         timeouts=Timeouts(start=90.0, stall=60.0, point=1.0, no_progress=60.0, stop=1.0),
     )
     plain.up()
     for number, (text, codes) in enumerate(expected.items()):
-        monkeypatch.setenv("STANDIN_CLIENT_FAULT", text)
+        fault.write_text(text)
         plain.timeouts = plain.timeouts.model_copy(update={"point": 1.0 if text == "hang" else 90.0})
         record = plain.measure(number + 1)
         assert_no_figure(plain, record)
         assert reasons(record) == codes and record.failure is None, text
         if codes & {"raw_missing"}:
             assert plain.raw(number + 1).read_text() == "{}\n"
-    monkeypatch.delenv("STANDIN_CLIENT_FAULT")
+    fault.unlink()
     plain.timeouts = plain.timeouts.model_copy(update={"point": 90.0})
     assert verdict(plain.measure(len(expected) + 1)) == "VALID"
 
@@ -332,8 +334,8 @@ def test_next_point_reports_deployment_ended_from_outside(deploy, wait_for, how,
     assert plain.stop().failure == record.failure
 
 
-def test_client_with_its_own_node_starts_through_the_launcher(deploy, slurm, tmp_path):
-    scratch = tmp_path / "scratch"
+def test_client_with_its_own_node_starts_through_the_launcher(deploy, slurm, short_path):
+    scratch = short_path / "scratch"
     scratch.mkdir(mode=0o700)
     site = Site.model_construct(scheduler="slurm", interface="lo", scratch=str(scratch))
     plain = deploy(points=1, topology=Topology(client="own"), site=site)
@@ -344,7 +346,9 @@ def test_client_with_its_own_node_starts_through_the_launcher(deploy, slurm, tmp
     assert (verdict(record), record.client_node, record.client_exit_code) == ("VALID", "node2", 0)
     (call,) = [call for call in slurm.calls("srun") if "client-chat-c4-r1.json" in call]
     assert "--nodelist=node2 " in call
-    request = (plain.attempt / "tools" / "client-chat-c4-r1.json").read_text()
+    (started,) = [call for call in slurm.calls("srun") if "client-server.json" in call]
+    assert "--nodelist=node2 " in started
+    request = (plain.attempt / "requests" / "client-server.json").read_text()
     assert "OPENAI_API_KEY" in request
     key = (plain.attempt / "api-key").read_text()
     assert key not in request and key not in " ".join(slurm.calls("srun"))

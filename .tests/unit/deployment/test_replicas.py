@@ -50,7 +50,7 @@ def test_two_replicas_share_requests_behind_one_address(pair):
     # The client's warm-up is counted too.
     assert sorted(record.replica_requests) == ["r0", "r1"] and sorted(record.replica_requests.values()) == [2, 3]
     stopped = plain.stop()
-    assert {daemon.name for daemon in stopped.daemons} == {SAMPLER, "server-r0", "server-r1", "router"}
+    assert {daemon.name for daemon in stopped.daemons} == {SAMPLER, "server-r0", "server-r1", "router", "client-server"}
     assert_all_gone(plain)
 
 

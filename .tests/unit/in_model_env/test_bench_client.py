@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from builders.client_processes import ClientServer, Point
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.in_model_env import bench_client
 from servemark.processes.identity import Identity
@@ -77,6 +75,8 @@ async def benchmark(path, warmups, rate):
     path.with_suffix(".draft").rename(path)
 
 def main():
+    if sys.argv[1:] == ["bench", "serve", "--help"]:
+        sys.exit(0)
     path, what, seconds, *options = sys.argv[1:]
     with open(path + ".pid.draft", "w") as stream:
         stream.write(str(os.getpid()))
@@ -96,24 +96,14 @@ CLOSED_LOOP = ("--num-warmups", "2")
 PACED = ("--num-warmups", "2", "--request-rate", "20")
 
 
-class Clients:
-    """run_clients.py with one bench_client.py for each (word, seconds of a warm-up), on a stand-in of vLLM."""
+class Clients(Point):
+    """A load point with one bench_client.py for each (word, seconds of a warm-up), on a stand-in of vLLM."""
 
-    def __init__(self, folder: Path, *whats: tuple[str, float], options: tuple[str, ...] = CLOSED_LOOP):
-        self.folder = folder
-        self.files = [folder / f"client-{index}" for index in range(len(whats))]
-        argvs = [
-            [sys.executable, str(IN_MODEL_ENV / "bench_client.py"), str(file), what, str(seconds), *options]
-            for file, (what, seconds) in zip(self.files, whats, strict=True)
-        ]
-        order = folder / "order.json"
-        order.write_text(json.dumps({"processes": argvs, "samples": str(folder / "cpu.json")}))
-        self.log = folder / "log"
-        with self.log.open("w") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)],
-                env=os.environ | {"PYTHONPATH": str(folder / "site")}, cwd=folder, stderr=stream,
-            )  # fmt: skip
+    def __init__(self, server: ClientServer, *whats: tuple[str, float], options: tuple[str, ...] = CLOSED_LOOP):
+        self.files = [server.folder / f"client-{index}" for index in range(len(whats))]
+        script = str(IN_MODEL_ENV / "bench_client.py")
+        commands = [[script, str(file), what, str(seconds), *options] for file, (what, seconds) in zip(self.files, whats, strict=True)]
+        super().__init__(server, *commands)
 
     def said(self) -> list[dict]:
         return [json.loads(file.read_text()) for file in self.files if file.exists()]
@@ -132,7 +122,8 @@ def clients(tmp_path, killed_at_the_end):
         (tmp_path / "site" / package / "__init__.py").touch()
     (tmp_path / "site/vllm/benchmarks/lib/endpoint_request_func.py").write_text(TABLE)
     (tmp_path / "site/vllm/entrypoints/cli/main.py").write_text(MAIN)
-    return lambda *whats, **given: killed_at_the_end(Clients(tmp_path, *whats, **given))
+    server = killed_at_the_end(ClientServer(tmp_path, PYTHONPATH=str(tmp_path / "site")))
+    return lambda *whats, **given: killed_at_the_end(Clients(server, *whats, **given))
 
 
 def test_processes_of_closed_loop_start_together(clients):
@@ -196,31 +187,6 @@ def test_vllm_gets_its_arguments_without_our_folder_and_variables(clients):
         assert said["argv"][1:] == [str(file), "runs", "0.0", *CLOSED_LOOP]
         assert str(IN_MODEL_ENV) not in said["path"] and said["told"] == []
         assert said["backends"] == ["openai", "servemark"]
-
-
-def test_each_process_has_only_its_own_socket(tmp_path):
-    """With the socket of another process run_clients.py would not detect that process's end."""
-    # In one write: the three share a pipe.
-    listed = f"' '.join([os.environ['{VARIABLE}'], *os.listdir('/proc/self/fd')])"
-    tell = f"import os; os.write(1, ({listed} + chr(10)).encode())"
-    order = tmp_path / "order.json"
-    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]] * 3, "samples": str(tmp_path / "cpu")}))
-    argv = [sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert len(lines) == 3
-    for mine, *opened in lines:
-        # The last one is the listing's own.
-        assert mine in opened and len({int(number) for number in opened} - {0, 1, 2, int(mine)}) == 1
-
-
-def test_single_process_gets_no_barrier(tmp_path):
-    order = tmp_path / "order.json"
-    tell = f"import os, sys; sys.exit(3 if '{VARIABLE}' in os.environ else 0)"
-    order.write_text(json.dumps({"processes": [[sys.executable, "-c", tell]], "samples": str(tmp_path / "cpu")}))
-    done = subprocess.run([sys.executable, str(IN_MODEL_ENV / "run_clients.py"), str(order)], timeout=120)
-    assert done.returncode == 0
 
 
 EVENTS = [b'data: {"text": " \xc3\xa9 "}', b": ping", b'data: {"text": "b"}', b"data: [DONE]"]

@@ -142,6 +142,11 @@ def test_idle_engine_needs_enough_requests_in_flight():
     assert found(pair, single, asked(concurrency=1)) == set()
 
 
+def test_idle_engine_needs_enough_counted_requests():
+    late = (engine(part=0.1, warm=False), engine(1, 0.0))
+    assert found(counted(engine(), engine(1, 0.0), measured=late)) == set(), "the first scrape came when nine of ten requests had finished"
+
+
 def test_each_process_of_a_rate_sends_a_warmup():
     assert counters.sent_warmups(asked(warmups=2, clients=4)) == 2
     assert counters.sent_warmups(asked(warmups=2, clients=4, request_rate=1.0)) == 4

@@ -8,6 +8,7 @@ STANDIN_FAULT         fault of the server: exit_at_start, bad_option, never_read
 STANDIN_FAULT_FILE    a file whose text, if any, replaces STANDIN_FAULT; "none" is no fault. Read at each
                       request and token, so a fault can be switched while the server runs
 STANDIN_CLIENT_FAULT  fault of the client: truncated_json, no_file, exit_1, nan, hang
+STANDIN_CLIENT_FAULT_FILE  a file whose text, if any, replaces STANDIN_CLIENT_FAULT
 """
 
 import contextlib
@@ -21,14 +22,17 @@ def number(name, default):
 
 def fault():
     """Return the server's current fault and its number: ``("cut_streams", 3.0)``, ``("hang", 0.0)`` or ``("", 0.0)``."""
-    text = os.environ.get("STANDIN_FAULT", "")
-    file = os.environ.get("STANDIN_FAULT_FILE")
-    if file:
-        with contextlib.suppress(OSError):
-            text = Path(file).read_text().strip() or text
-    name, _, value = text.strip().partition(":")
+    name, _, value = asked("STANDIN_FAULT").partition(":")
     return ("" if name == "none" else name), float(value or 0)
 
 
 def client_fault():
-    return os.environ.get("STANDIN_CLIENT_FAULT", "")
+    return asked("STANDIN_CLIENT_FAULT")
+
+
+def asked(variable):
+    text = os.environ.get(variable, "")
+    if file := os.environ.get(f"{variable}_FILE"):
+        with contextlib.suppress(OSError):
+            text = Path(file).read_text().strip() or text
+    return text.strip()

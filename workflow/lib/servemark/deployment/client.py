@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servemark.deployment import client_server
 from servemark.deployment.launcher import Launcher
 from servemark.deployment.stage import Stage
 from servemark.launch import command_lines
@@ -152,34 +153,42 @@ class BenchmarkClient:
                 path.unlink(missing_ok=True)
 
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
-        """Run all processes on the client's node. If ``check`` returns a text, they are stopped."""
-        order, point = self._beside("order"), self.point
+        """Run all processes on the client's node. If ``check`` returns a text, they are stopped.
+
+        Raises:
+            StageFailed: the supervisor has ended, or the environment's interpreter cannot be started.
+        """
+        order, launcher = self._beside("order"), Launcher.of(attempt)
         self._write_prompts()
-        write_atomically(order, json.dumps({"processes": self.commands, "samples": str(self._beside("samples").absolute())}) + "\n")
-        shared = point.prefix_tokens / (point.prefix_tokens + point.prompts.input_tokens)
-        warmup = {"tokens": point.warmup_tokens, "shared": shared}
-        # A request rate spreads its starts and ends with its last request by itself.
-        timed = point.request_rate is None and (point.ramp_up_s is not None or point.sending_s is not None)
-        launcher = Launcher.of(attempt)
+        what = {"processes": self.commands, "variables": self._load(), "samples": str(self._beside("samples").absolute())}
+        write_atomically(order, json.dumps(what) + "\n")
+        node = self.ready.client_node or launcher.alloc.nodes[0]
         request = DaemonRequest(
-            name=f"client-{point.name}",
-            argv=(self.python, str(_RUN_CLIENTS), str(order.absolute())),
-            env={
-                "HF_HUB_OFFLINE": "1",
-                "VLLM_NO_USAGE_STATS": "1",
-                **({} if point.warmup_tokens is None else {WARMUP: json.dumps(warmup)}),
-                **({LOAD: json.dumps({"ramp_up_s": point.ramp_up_s, "sending_s": point.sending_s})} if timed else {}),
-                **command_lines.NO_PROXY,
-                **self.variables,
-            },
+            name=f"client-{self.point.name}",
+            argv=(self.python,),
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **command_lines.NO_PROXY, **self.variables},
             secret_env={"OPENAI_API_KEY": str(self.ready.key_file)},
             log=str(here.log.absolute()),
             modules=modules,
             grace_s=3.0,
             container=self.container,
         )
-        tool = launcher.tool(self.ready.client_node or launcher.alloc.nodes[0], request)
+        words = (*client_server.running(launcher, node, request), str(order.absolute()))
+        request = request.model_copy(update={"argv": (self.python, str(_RUN_CLIENTS), *words), "secret_env": {}})
+        tool = launcher.tool(node, request)
         return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)
+
+    def _load(self) -> dict[str, str]:
+        """Return the variables that tell bench_client.py about the warm-ups and the times of the load."""
+        point = self.point
+        shared = point.prefix_tokens / (point.prefix_tokens + point.prompts.input_tokens)
+        warmup = {"tokens": point.warmup_tokens, "shared": shared}
+        # A request rate spreads its starts and ends with its last request by itself.
+        timed = point.request_rate is None and (point.ramp_up_s is not None or point.sending_s is not None)
+        return {
+            **({} if point.warmup_tokens is None else {WARMUP: json.dumps(warmup)}),
+            **({LOAD: json.dumps({"ramp_up_s": point.ramp_up_s, "sending_s": point.sending_s})} if timed else {}),
+        }
 
     def collect(self) -> RawResult | RawError:
         """Merge the processes' results into ``draft`` and return its contents.

@@ -80,8 +80,9 @@ def of_point(
         warmups: requests that the client sends first, and waits for.
         vocabulary: number of tokens that the model knows.
     """
-    begun = finished(before)
-    warm = next((scrape for scrape in (before, *during) if finished(scrape) - begun >= warmups), None)
+    begun, ended = finished(before), finished(after)
+    # A load that is shorter than the time between two scrapes may end before the first one.
+    warm = next((scrape for scrape in (before, *during) if begun + warmups <= finished(scrape) < ended), None)
     return ServerCounters(
         engines=between(before, after, replicas),
         measured=between(warm, after, replicas) if warm is not None else (),

@@ -14,11 +14,12 @@ from servemark.deployment import attempts, counters, fabric, telemetry
 from servemark.deployment.client import BenchmarkClient
 from servemark.deployment.context import StageContext
 from servemark.deployment.counters import Scrape
-from servemark.deployment.point_progress import PointProgress
+from servemark.deployment.point_progress import PointProgress, finished_point, result_words
 from servemark.deployment.recall import recalled
 from servemark.deployment.server import SERVER
 from servemark.deployment.watch import Load, ServerWatch, scraper
 from servemark.environments import bytecode_cache
+from servemark.errors import StageFailed
 from servemark.files import storage
 from servemark.measurement import reasons, verdict
 from servemark.measurement.counters import sent_warmups
@@ -67,23 +68,35 @@ class Measuring:
         name = point.load.name
         raw_path.parent.mkdir(parents=True, exist_ok=True)
         if found := self._from_ledger(point, raw_path):
-            self.here.progress.say(f"{name}: measured before, taken from the ledger", point=_finished_point(found, shown, from_ledger=True))
+            self.here.progress.say(f"{name}: measured before, taken from the ledger", point=finished_point(found, shown, from_ledger=True))
             return found
         for warning in self.ledger.warnings:
             self.here.progress.say(f"warning: {warning}")
         ready, failure = self.live(ready_path)
         if ready is None or failure:
-            record = self._lost(point, failure)
-            why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/{supervisor.LOG}"
-            self.here.progress.say(f"{name}: not measured, because the deployment failed: {why}", point=_finished_point(record, shown))
-            self.here.check()
-            write_atomically(raw_path, NO_RESULTS)
-            return record
+            return self._not_measured(point, failure, raw_path, shown)
         begun = time.monotonic()
-        record = self._measure(point, ready, raw_path)
+        try:
+            record = self._measure(point, ready, raw_path)
+        except StageFailed:
+            ready, failure = self.live(ready_path)
+            if ready and not failure:
+                raise
+            # The deployment ended before the client started.
+            return self._not_measured(point, failure, raw_path, shown)
         if is_keepable(record):
             self._keep(point, record, raw_path)
-        self.here.progress.say(f"{name}: {_words(record)}", point=_finished_point(record, shown, seconds=time.monotonic() - begun))
+        self.here.progress.say(f"{name}: {result_words(record)}", point=finished_point(record, shown, seconds=time.monotonic() - begun))
+        return record
+
+    def _not_measured(self, point: PlannedPoint, failure: Failure | None, raw_path: Path, shown: str) -> Measurement:
+        """Return the record of a point whose deployment failed or has ended."""
+        record = self._lost(point, failure)
+        why = failure.detail.splitlines()[0] if failure else f"it ended; see {record.attempt}/{supervisor.LOG}"
+        words = f"{point.load.name}: not measured, because the deployment failed: {why}"
+        self.here.progress.say(words, point=finished_point(record, shown))
+        self.here.check()
+        write_atomically(raw_path, NO_RESULTS)
         return record
 
     def _keep(self, point: PlannedPoint, record: Measurement, raw_path: Path) -> None:
@@ -155,7 +168,11 @@ class Measuring:
         return verdict.not_measured(self._record(point, attempt), failure or gone(attempt, "this point was measured"))
 
     def _measure(self, point: PlannedPoint, ready: Ready, raw_path: Path) -> Measurement:
-        """Run the client and judge its results. If a server died or hung, end the deployment and record the failure for later points."""
+        """Run the client and judge its results. If a server died or hung, end the deployment and record the failure for later points.
+
+        Raises:
+            StageFailed: the client cannot be started.
+        """
         assert ready.attempt and ready.url and ready.served_name and ready.key_file, "a live deployment's live record is complete"
         here, load, attempt = self.here, point.load, Path(ready.attempt)
         key = Path(ready.key_file).read_text().strip()
@@ -255,11 +272,6 @@ class Measuring:
         return attempts.fail(attempt, failure, self.here.timeouts.stop)
 
 
-def _finished_point(record: Measurement, shown: str, **more: Any) -> dict[str, Any]:
-    """Return what the display of progress needs of a finished point."""
-    return {"phase": "finished", "name": shown or record.load.name, "verdict": record.verdict, **more}
-
-
 def _counted(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, Scrape]:
     """Return each server's counters since its start; empty if a server does not respond."""
     try:
@@ -274,14 +286,6 @@ def _by_replica(counted: ServerCounters | None) -> dict[str, int]:
     for engine in counted.engines if counted else ():
         requests[engine.replica] = requests.get(engine.replica, 0) + engine.finished
     return requests
-
-
-def _words(record: Measurement) -> str:
-    if record.verdict == "INVALID":
-        return f"INVALID: {'; '.join(reason.detail for reason in record.reasons if reason.severity == 'INVALID')}"
-    mark = f" ({', '.join(reason.code for reason in record.reasons)})" if record.verdict == "SUSPECT" else ""
-    ttft = f", TTFT mean {record.ttft_ms.mean:.0f} ms, p95 {record.ttft_ms.p95:.0f} ms" if record.ttft_ms else ""
-    return f"{record.verdict}, {record.output_throughput:,.0f} output tokens/s{ttft}{mark}"
 
 
 def gone(attempt: Path | None, before: str) -> Failure:

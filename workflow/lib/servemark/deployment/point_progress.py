@@ -8,7 +8,7 @@ from typing import Any
 
 from servemark.deployment.watch import Load
 from servemark.progress import Progress
-from servemark.records import LoadPoint
+from servemark.records import LoadPoint, Measurement
 
 EVERY_S = 2.0
 # Output tokens/s is the mean of the last seconds: long enough for servers that return many tokens at a time.
@@ -72,3 +72,17 @@ def in_words(state: dict[str, Any]) -> str:
     if "ttft_ms" in state:
         words.append(f"mean TTFT {state['ttft_ms']:,.0f} ms")
     return ", ".join(words)
+
+
+def finished_point(record: Measurement, shown: str, **more: Any) -> dict[str, Any]:
+    """Return what the display of progress needs of a finished point."""
+    return {"phase": "finished", "name": shown or record.load.name, "verdict": record.verdict, **more}
+
+
+def result_words(record: Measurement) -> str:
+    """Return the verdict and results of a point for a line of text."""
+    if record.verdict == "INVALID":
+        return f"INVALID: {'; '.join(reason.detail for reason in record.reasons if reason.severity == 'INVALID')}"
+    mark = f" ({', '.join(reason.code for reason in record.reasons)})" if record.verdict == "SUSPECT" else ""
+    ttft = f", TTFT mean {record.ttft_ms.mean:.0f} ms, p95 {record.ttft_ms.p95:.0f} ms" if record.ttft_ms else ""
+    return f"{record.verdict}, {record.output_throughput:,.0f} output tokens/s{ttft}{mark}"

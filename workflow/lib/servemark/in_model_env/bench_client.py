@@ -33,7 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 BACKEND = "servemark"
-# File descriptor of the socket to run_clients.py, if several processes share a load.
+# File descriptor of the socket to client_server.py, if several processes share a load.
 BARRIER = "SERVEMARK_START_BARRIER"
 # JSON: `tokens`, the maximum of a warm-up's output, and `shared`, the fraction of each prompt that is a common prefix.
 WARMUP = "SERVEMARK_WARMUP"
@@ -118,7 +118,7 @@ async def start(descriptor: int | None) -> None:
             end.setblocking(False)
             end.send(b"r")
             if not await asyncio.get_running_loop().sock_recv(end, 1):
-                sys.exit("bench_client.py: run_clients.py ended before the start; nothing was measured")
+                sys.exit("bench_client.py: client_server.py ended before the start; nothing was measured")
 
 
 class Pace:
@@ -161,7 +161,7 @@ def request_function(
 
     Args:
         send: vLLM's own function for the route.
-        descriptor: file descriptor of the socket to run_clients.py; None for one process.
+        descriptor: file descriptor of the socket to client_server.py; None for one process.
         warmup: the value of :data:`WARMUP`; None for vLLM's own warm-ups.
         last_warmup: number of the warm-up that waits for the other processes; None if the first measured request waits.
         pace: when measured requests may start; None: at once.
@@ -267,9 +267,6 @@ def number_prefix_requests() -> None:
 
 def main(argv: list[str]) -> Any:
     """Run vLLM's command line with the entry :data:`BACKEND` in its table."""
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # this script's folder, whose modules must not hide others
-    # This import loads no other module of vLLM, so vLLM's order of imports does not change.
     from vllm.benchmarks.lib import endpoint_request_func as table
 
     warmup, descriptor, load = (json.loads(os.environ.pop(name, "null")) for name in (WARMUP, BARRIER, LOAD))
@@ -297,4 +294,6 @@ def main(argv: list[str]) -> Any:
 
 
 if __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # this script's folder, whose modules must not hide others
     sys.exit(main(sys.argv))

@@ -90,7 +90,9 @@ def _idle_reasons(raw: RawResult, load: LoadPoint, engines: Sequence[EngineCount
     # Only the first replica gets requests if the client sends them to a replica.
     asked = [engine for engine in engines if load.ask == "endpoint" or engine.replica == engines[0].replica]
     idle = [f"{engine.replica}/{engine.engine}" for engine in asked if engine.finished == 0]
-    if idle and len(raw.requests) >= EACH * len(asked) and InFlight.of(raw.good).mean() >= len(asked):
+    # Fewer if the first scrape after the warm-ups came late.
+    counted = total(asked, "finished") or 0
+    if idle and counted >= EACH * len(asked) and InFlight.of(raw.good).mean() >= len(asked):
         yield reason("engine_idle", f"{len(idle)} of {len(asked)} engines got no request: {', '.join(idle[:8])}.")
 
 
