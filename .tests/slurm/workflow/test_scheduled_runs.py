@@ -180,6 +180,7 @@ def test_servers_over_two_nodes_and_the_client_on_a_third(checkout: ScheduledChe
     fabric = checkout.record("deployments/a/fabric.json")
     assert (fabric["needed"], fabric["ranks"], fabric["failure"]) == (True, 2, None)
     daemons = {daemon["name"]: daemon["node"] for daemon in checkout.record("deployments/a/stopped.json")["daemons"]}
+    assert daemons.pop("client-server") == own
     assert set(daemons) == {"telemetry", "telemetry-n1", "server", "server-n1"} and set(daemons.values()) == set(of_servers)
     [job] = checkout.record("deployments/a/accounting.json")["jobs"]
     assert sorted(job["nodes"]) == ["client1", "node1", "node2"] and job["gpus"] == 8
