@@ -48,6 +48,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, late: int | None = None):
         self.requests: list[tuple[float, dict]] = []
         self.late = late
+        self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), Streaming)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -68,9 +69,10 @@ class Streaming(BaseHTTPRequestHandler):
         if self.path != "/v1/completions":
             self.send_error(404)
             return
-        self.server.requests.append((came, body))
-        if body["max_tokens"] == 5 and len(self.server.sent(5)) == self.server.late:
-            came += LATE_S
+        with self.server.lock:
+            self.server.requests.append((came, body))
+            late = body["max_tokens"] == 5 and len(self.server.sent(5)) == self.server.late
+        came += LATE_S if late else 0.0
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()

@@ -15,6 +15,7 @@ from servemark.deployment import client as client_room
 from servemark.deployment.client import BenchmarkClient, shares
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.measurement.raw import RawError, RawResult
+from servemark.processes.children import ToolResult
 from servemark.records import Ready, ServerPlace, StagedPrompts
 
 REAL = FIXTURES / "bench-0.32.0-cpu-detailed.json"
@@ -77,14 +78,16 @@ def test_shares_are_nonempty_and_take_equal_time():
 def test_client_gets_warmup_length_and_shared_fraction(tmp_path, monkeypatch):
     told = []
 
+    server = SimpleNamespace(name="client-server", argv=("socket",))
+
     def tool(node, request):
         order = json.loads(Path(request.argv[-1]).read_text())
         told.append(json.loads(order["variables"].get("SERVEMARK_WARMUP", "null")))
-        return SimpleNamespace(run=lambda **_: None)
+        return SimpleNamespace(run=lambda **_: ToolResult(0, 1.0))
 
     launcher = SimpleNamespace(alloc=SimpleNamespace(nodes=["n"]), tool=tool)
     monkeypatch.setattr(client_room.Launcher, "of", lambda attempt: launcher)
-    monkeypatch.setattr(client_room.client_server, "running", lambda *_: ("socket", "state"))
+    monkeypatch.setattr(client_room.client_server, "running", lambda *_: server)
     here = SimpleNamespace(log=tmp_path / "log", watch=None)
     for tokens, prefix in ((32, 0), (32, 6), (None, 0)):
         point = load(seed=7, warmup_tokens=tokens, input_tokens=2, client_options={"random-prefix-len": prefix})

@@ -13,14 +13,13 @@ from servemark.deployment import attempts, client_server
 from servemark.records import DaemonState
 
 
-def test_points_share_a_client_server_and_a_lost_one_is_started_again(deploy, wait_for):
+def test_points_share_a_client_server_and_a_lost_one_is_started_again(deploy):
     plain = deploy(points=4)
     plain.up()
     assert attempts.find_daemon(plain.attempt, client_server.NAME) is None, "it would delay the server's start"
     assert [verdict(plain.measure(number)) for number in (1, 2)] == ["VALID"] * 2
     (first,) = client_servers(plain)
-    os.kill(first.pid, signal.SIGKILL)
-    wait_for(lambda: client_servers(plain)[0].ended_at)
+    os.kill(first.pid, signal.SIGKILL)  # the supervisor may not have recorded its end when the next point begins
     assert verdict(plain.measure(3)) == "VALID"
     assert [(one.name, bool(one.ended_at)) for one in client_servers(plain)] == [("client-server", True), ("client-server-2", False)]
     assert verdict(plain.measure(4)) == "VALID" and len(client_servers(plain)) == 2
@@ -47,7 +46,7 @@ def test_client_server_killed_during_a_point_costs_only_that_point(deploy):
     assert_no_figure(plain, record)
     assert {"client_failed"} <= reasons(record) and (record.client_exit_code, record.failure) == (1, None)
     # The server may still generate for requests of the first point, which makes this one SUSPECT.
-    assert plain.measure(2).output_throughput
+    assert plain.measure(2).output_throughput and len(client_servers(plain)) == 2
     assert (plain.stop().failure, plain.left) == (None, [])
 
 
@@ -65,4 +64,5 @@ def test_server_dead_before_the_client_starts_is_not_measured(deploy, monkeypatc
     record = plain.measure(1)
     assert_no_figure(plain, record)
     assert reasons(record) == {"server_died"} and record.client_argv == ()
+    assert [path.name for path in plain.raw(1).parent.iterdir()] == [plain.raw(1).name], "no order is left"
     assert_all_gone(plain)

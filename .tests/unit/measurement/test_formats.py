@@ -24,6 +24,7 @@ TABLE = LIBRARY / "measurement" / "formats.yaml"
 CODE = (
     "in_model_env/bench_client.py",
     "in_model_env/run_clients.py",
+    "in_model_env/client_server.py",
     "in_model_env/random_weights/servemark_random_weights.py",
     "deployment/client.py",
     "measurement/merge.py",

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servemark.deployment import client_server
+from servemark.deployment import attempts, client_server
 from servemark.deployment.launcher import Launcher
 from servemark.deployment.stage import Stage
 from servemark.launch import command_lines
 from servemark.measurement.merge import Samples, merge
 from servemark.measurement.raw import RawError, RawResult, checked, read_data, read_raw
 from servemark.processes.children import ToolResult
-from servemark.records import Container, LoadPoint, Ready, StagedPrompts, write_atomically
+from servemark.records import Container, DaemonState, LoadPoint, Ready, StagedPrompts, write_atomically
 from servemark.supervisor.process_request import DaemonRequest
 
 # The same names stand in in_model_env/bench_client.py.
@@ -158,10 +158,7 @@ class BenchmarkClient:
         Raises:
             StageFailed: the supervisor has ended, or the environment's interpreter cannot be started.
         """
-        order, launcher = self._beside("order"), Launcher.of(attempt)
-        self._write_prompts()
-        what = {"processes": self.commands, "variables": self._load(), "samples": str(self._beside("samples").absolute())}
-        write_atomically(order, json.dumps(what) + "\n")
+        launcher, order = Launcher.of(attempt), self._beside("order")
         node = self.ready.client_node or launcher.alloc.nodes[0]
         request = DaemonRequest(
             name=f"client-{self.point.name}",
@@ -173,10 +170,22 @@ class BenchmarkClient:
             grace_s=3.0,
             container=self.container,
         )
-        words = (*client_server.running(launcher, node, request), str(order.absolute()))
-        request = request.model_copy(update={"argv": (self.python, str(_RUN_CLIENTS), *words), "secret_env": {}})
-        tool = launcher.tool(node, request)
-        return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)
+        server = client_server.running(launcher, node, request)
+        self._write_prompts()
+        what = {"processes": self.commands, "variables": self._load(), "samples": str(self._beside("samples").absolute())}
+        write_atomically(order, json.dumps(what) + "\n")
+
+        def run(server: DaemonState) -> ToolResult:
+            words = (str(_RUN_CLIENTS), *client_server.arguments(attempt, server), str(order.absolute()))
+            tool = launcher.tool(node, request.model_copy(update={"argv": (self.python, *words), "secret_env": {}}))
+            return tool.run(log=here.log, timeout_s=timeout_s, watch=here.watch, check=check)
+
+        result = run(server)
+        if result.exit_code == client_server.GONE and result.stopped is None:
+            # It was killed between two points, and the supervisor had not recorded that yet.
+            attempts.await_end(attempt, server.name)
+            result = run(client_server.running(launcher, node, request))
+        return result
 
     def _load(self) -> dict[str, str]:
         """Return the variables that tell bench_client.py about the warm-ups and the times of the load."""

@@ -2,10 +2,12 @@
 
 usage: python client_server.py SOCKET
 
-The imports take about 8 s of CPU, and longer with CUDA, during which the GPUs would wait before each load point. A fork takes
-a tenth of a second. A connection to SOCKET is one load point. run_clients.py sends the path of its order and two file descriptors, for
-standard output and standard error, and gets the line ``{"code": N}`` at the end, or ``{"error": TEXT}`` if the imports failed. If the
-connection ends first, or run_clients.py ends its side, the client processes are ended.
+The imports take 8 s of CPU, and longer with CUDA, during which the GPUs would wait before each load point. A fork and vLLM's command line
+take a tenth of a second.
+
+A connection to SOCKET is one load point; the next one waits until it has ended. run_clients.py sends the path of its order and two file
+descriptors, for standard output and standard error. It gets the line ``{"code": N}`` at the end, or ``{"error": TEXT}`` if the imports
+failed. If run_clients.py ends its side of the connection, the client processes are ended.
 
 The order: {"processes": [ARGV, ...], "variables": {NAME: VALUE}, "samples": FILE}. At the end FILE gets {"cpu": [...],
 "clock": [moment, time]}. For each process, "cpu" has [moment, seconds] about once a second: the moment on the clock of the requests
@@ -20,7 +22,6 @@ import gc
 import glob
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import select
 import signal
@@ -163,23 +164,39 @@ def run(client: Client, argvs: list[list[str]], samples: list[list[tuple[float, 
         end_all(processes)
 
 
+def received(connection: socket.socket) -> str:
+    """Return the path of the order, and write to the standard output and error of run_clients.py from now on.
+
+    Raises:
+        EOFError: run_clients.py has ended.
+    """
+    message, descriptors, *_ = socket.recv_fds(connection, 65536, 2)
+    if len(descriptors) != 2 or hung_up(connection):
+        raise EOFError
+    for number, descriptor in enumerate(descriptors, 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    order: str = json.loads(message)["order"]
+    return order
+
+
 def run_point(client: Client, connection: socket.socket, listener: socket.socket, parent: int) -> None:
     """Run the processes of one load point: the target of its fork."""
     become("client-point", parent)
     listener.close()
-    message, descriptors, *_ = socket.recv_fds(connection, 65536, 2)
-    if len(descriptors) != 2:
-        return  # run_clients.py ended before it sent its order
-    for number, descriptor in enumerate(descriptors, 1):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    with open(json.loads(message)["order"]) as stream:
-        order = json.load(stream)
+    try:
+        with open(received(connection)) as stream:
+            order = json.load(stream)
+    except EOFError:
+        return
     os.environ.update(order["variables"])
     samples: list[list[tuple[float, float]]] = [[] for _ in order["processes"]]
     code = run(client, order["processes"], samples, connection)
-    with open(order["samples"], "w") as stream:
-        json.dump({"cpu": samples, "clock": [time.perf_counter(), time.time()]}, stream)
+    try:
+        with open(order["samples"], "w") as stream:
+            json.dump({"cpu": samples, "clock": [time.perf_counter(), time.time()]}, stream)
+    except OSError as error:
+        print(f"client_server.py: the CPU time of the client is not recorded: {error}", file=sys.stderr)
     respond(connection, code=code)
 
 
@@ -206,18 +223,17 @@ def serve(path: str, load: Callable[[], Client]) -> int:
             client = load()
         except BaseException:
             traceback.print_exc()
-            with listener.accept()[0] as connection:
+            with listener.accept()[0] as connection, contextlib.suppress(EOFError):
+                received(connection)
                 respond(connection, error=traceback.format_exc())
             return 1
         gc.freeze()  # a collection in a fork would copy all pages
-        points: list[ForkProcess] = []
         while True:
-            multiprocessing.connection.wait([listener, *(point.sentinel for point in points)])
-            points = [point for point in points if point.exitcode is None]
-            if select.select([listener], [], [], 0)[0]:
-                with listener.accept()[0] as connection:
-                    points.append(FORK.Process(target=run_point, args=(client, connection, listener, os.getpid())))
-                    points[-1].start()
+            with listener.accept()[0] as connection:
+                point = FORK.Process(target=run_point, args=(client, connection, listener, os.getpid()))
+                point.start()
+            # Otherwise clients of a point whose run_clients.py was killed would load the server during the next point.
+            point.join()
 
 
 def vllms_client() -> Client:
@@ -232,7 +248,7 @@ def vllms_client() -> Client:
 
     # This folder's modules must not hide others.
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != folder]
-    # bench_client.py changes this module before it calls vLLM's command line. It loads no other module of vLLM.
+    # In this order, because bench_client.py changes this module before it calls vLLM's command line.
     from vllm.benchmarks.lib import endpoint_request_func  # noqa: F401
     from vllm.entrypoints.cli.main import main as vllm
 

@@ -4,11 +4,12 @@ usage: python run_clients.py SOCKET STATE.json ORDER.json
 
 STATE.json is the supervisor's record of client_server.py: ``ended_at`` is not null if that process has ended. The client processes write to
 this script's standard output and standard error. Its exit code is theirs: see client_server.py. After signal N it ends them and exits with
-128 + N.
+128 + N. Code 75: client_server.py has ended, and no client process was started.
 """
 
 import contextlib
 import json
+import os
 import select
 import signal
 import socket
@@ -18,18 +19,23 @@ from collections.abc import Sequence
 from types import FrameType
 
 POLL_S = 0.05
-ENDED = "run_clients.py: client_server.py has ended, so nothing was measured. Its log is client-server.log in the attempt's folder."
+# Longer than client_server.py needs to end its processes, and shorter than the grace period of this script.
+GRACE_S = 2.5
+# While slurmctld does not respond, servemark repeats srun for 600 s, and then there is no socket.
+PATIENCE_S = 660.0
+GONE = os.EX_TEMPFAIL
 
 
 def connected(path: str, state: str, signals: Sequence[int]) -> socket.socket | None:
     """Return a connection to client_server.py as soon as it has its socket; None after a signal, or if it has ended."""
-    while not signals:
+    deadline = time.monotonic() + PATIENCE_S
+    while not signals and time.monotonic() < deadline:
         with contextlib.ExitStack() as attempt:
             connection = attempt.enter_context(socket.socket(socket.AF_UNIX))
             try:
                 connection.connect(path)
             except FileNotFoundError:
-                if has_ended(state):
+                if read(state)["ended_at"] is not None:
                     return None
             except ConnectionRefusedError:
                 return None
@@ -40,26 +46,27 @@ def connected(path: str, state: str, signals: Sequence[int]) -> socket.socket | 
     return None
 
 
-def has_ended(state: str) -> bool:
-    """Return whether the supervisor has recorded the end of client_server.py."""
+def read(state: str) -> dict[str, str | None]:
+    """Return the supervisor's record of client_server.py."""
     with open(state) as stream:
-        return json.load(stream)["ended_at"] is not None
+        found: dict[str, str | None] = json.load(stream)
+    return found
 
 
 def response(connection: socket.socket, signals: Sequence[int]) -> dict[str, int | str]:
-    """Wait for the response; end our side of the connection after a signal. Return an empty response if there is none."""
-    text, open_side = b"", True
-    while not text.endswith(b"\n"):
-        if signals and open_side:
+    """Wait for the response; after a signal end our side of the connection and wait GRACE_S. Return an empty response if there is none."""
+    text, deadline = b"", None
+    while not text.endswith(b"\n") and (deadline is None or time.monotonic() < deadline):
+        if signals and deadline is None:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
-            open_side = False
+            deadline = time.monotonic() + GRACE_S
         if select.select([connection], [], [], POLL_S)[0]:
             received = connection.recv(65536)
             if not received:
-                return {}
+                break
             text += received
-    found: dict[str, int | str] = json.loads(text)
+    found: dict[str, int | str] = json.loads(text) if text.endswith(b"\n") else {}
     return found
 
 
@@ -72,18 +79,23 @@ def main(path: str, state: str, order: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, note)
+    connection = connected(path, state, signals)
     found: dict[str, int | str] = {}
-    if connection := connected(path, state, signals):
+    if connection is not None:
         with connection, contextlib.suppress(ConnectionError):
             socket.send_fds(connection, [json.dumps({"order": order}).encode()], [1, 2])
             found = response(connection, signals)
     if signals:
         return 128 + signals[0]
-    code = found.get("code")
-    if not isinstance(code, int):
-        print(found.get("error", ENDED), file=sys.stderr)
-        return 1
-    return code
+    if isinstance(code := found.get("code"), int):
+        return code
+    log = read(state)["log"]
+    if connection is None:
+        print(f"run_clients.py: client_server.py has ended, so no client process was started. Its log: {log}", file=sys.stderr)
+        return GONE
+    lost = f"run_clients.py: the client processes were killed, or client_server.py has ended. Its log: {log}"
+    print(found.get("error", lost), file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

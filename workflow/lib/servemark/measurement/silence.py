@@ -4,8 +4,8 @@ A silence is a time in which no stream of a client process gets a token. A suspe
 or a frozen virtual machine makes all streams silent at once, and the clock of the requests runs on. Two observations show that the workload
 did not cause a silence:
 
-* run_clients.py samples the CPU time of each client process once a second. If the samples stop together with the tokens, the client's node
-  or the whole job was paused.
+* client_server.py samples the CPU time of each client process once a second. If the samples stop together with the tokens, the client's
+  node or the whole job was paused.
 * The workload repeats itself: each slot serves one request after another. So a silence that the workload causes recurs with each request. A
   silence that is several times longer than all others does not recur.
 
