@@ -89,3 +89,11 @@ def of_point(
         finished_before=begun,
         vocabulary=vocabulary,
     )
+
+
+def by_replica(counted: ServerCounters | None) -> dict[str, int]:
+    """Return the number of requests that each replica finished."""
+    requests: dict[str, int] = {}
+    for engine in counted.engines if counted else ():
+        requests[engine.replica] = requests.get(engine.replica, 0) + engine.finished
+    return requests

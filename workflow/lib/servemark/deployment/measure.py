@@ -34,7 +34,6 @@ from servemark.records import (
     Measurement,
     PlannedPoint,
     Ready,
-    ServerCounters,
     Timeline,
     utc_now,
     write_atomically,
@@ -244,7 +243,7 @@ class Measuring:
             client_node=ready.client_node,
             client_argv=tuple(client.commands[0]),
             client_exit_code=facts.client_exit_code,
-            replica_requests=_by_replica(counted),
+            replica_requests=counters.by_replica(counted),
             counters=counted,
             telemetry=sampled,
             transport_kind=checked.transport_kind if checked else None,
@@ -278,14 +277,6 @@ def _counted(scrapes: Mapping[str, Callable[[], Load]]) -> dict[str, Scrape]:
         return {name: scrape().counters for name, scrape in scrapes.items()}
     except httpx.HTTPError:
         return {}
-
-
-def _by_replica(counted: ServerCounters | None) -> dict[str, int]:
-    """Return the number of requests that each replica finished."""
-    requests: dict[str, int] = {}
-    for engine in counted.engines if counted else ():
-        requests[engine.replica] = requests.get(engine.replica, 0) + engine.finished
-    return requests
 
 
 def gone(attempt: Path | None, before: str) -> Failure:
