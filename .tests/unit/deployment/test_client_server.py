@@ -1,4 +1,4 @@
-"""The client server of a deployment on a live stand-in: shared by its points, started again, and what its end costs."""
+"""The client server of a deployment on a live stand-in: shared by its points, started again after its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servemark.deployment import attempts, client_server
 from servemark.records import DaemonState
 
 
-def test_points_share_a_client_server_and_a_lost_one_is_started_again(deploy):
+def test_points_share_a_client_server_and_start_another_after_its_end(deploy):
     plain = deploy(points=4)
     plain.up()
     assert attempts.find_daemon(plain.attempt, client_server.NAME) is None, "it would delay the server's start"
@@ -30,7 +30,7 @@ def client_servers(plain) -> list[DaemonState]:
     return [daemon for daemon in supervisor.read_daemons(plain.attempt) if daemon.name.startswith(client_server.NAME)]
 
 
-def test_client_server_killed_during_a_point_costs_only_that_point(deploy):
+def test_client_server_killed_during_a_point_makes_only_that_point_invalid(deploy):
     plain = deploy(point={"requests": 40}, variables={"STANDIN_TOKEN_S": "0.1"})
     plain.up()
     log = plain.attempt / "server.log"

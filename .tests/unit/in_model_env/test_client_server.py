@@ -131,7 +131,7 @@ def test_processes_end_if_run_clients_is_killed(clients, wait_for):
     wait_for(lambda: not any(one.alive for one in both))
 
 
-def test_processes_end_with_client_server_and_later_points_fail_at_once(clients, server, wait_for):
+def test_processes_end_with_client_server_and_run_clients_then_exits_with_75(clients, server, wait_for):
     pair = clients("hangs", "deaf")
     wait_for(lambda: pair.begun)
     both = pair.identities()
@@ -143,7 +143,7 @@ def test_processes_end_with_client_server_and_later_points_fail_at_once(clients,
     assert str(server.log) in later.log.read_text()
 
 
-def test_killed_point_costs_only_itself(clients, wait_for):
+def test_point_after_a_killed_one_succeeds(clients, wait_for):
     pair = clients("hangs", "deaf")
     wait_for(lambda: pair.begun)
     both = pair.identities()
@@ -203,7 +203,7 @@ def lost_server(tmp_path, killed_at_the_end) -> ClientServer:
     return server
 
 
-def test_signal_ends_the_wait_for_client_server(lost_server, killed_at_the_end, wait_for):
+def test_signal_ends_the_wait_for_the_socket(lost_server, killed_at_the_end, wait_for):
     point = killed_at_the_end(Clients(lost_server, "ends"))
     wait_for(lambda: handles_sigterm(point.process.pid))
     point.process.terminate()

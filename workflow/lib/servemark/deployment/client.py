@@ -153,7 +153,14 @@ class BenchmarkClient:
                 path.unlink(missing_ok=True)
 
     def run(self, attempt: Path, modules: tuple[str, ...], timeout_s: float, here: Stage, check: Callable[[], str | None]) -> ToolResult:
-        """Run all processes on the client's node. If ``check`` returns a text, they are stopped.
+        """Run all processes on the client's node. If the client server ended before they started, start another one and try once more.
+
+        Args:
+            timeout_s: seconds after which servemark stops the processes.
+            check: servemark calls it repeatedly, and stops the processes if it returns a text.
+
+        Returns:
+            the end of run_clients.py.
 
         Raises:
             StageFailed: the supervisor has ended, or the environment's interpreter cannot be started.
@@ -182,7 +189,7 @@ class BenchmarkClient:
 
         result = run(server)
         if result.exit_code == client_server.GONE and result.stopped is None:
-            # It was killed between two points, and the supervisor had not recorded that yet.
+            # For example, it was killed between two points, and the supervisor had not recorded that yet.
             attempts.await_end(attempt, server.name)
             result = run(client_server.running(launcher, node, request))
         return result

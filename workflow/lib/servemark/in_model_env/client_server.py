@@ -5,15 +5,15 @@ usage: python client_server.py SOCKET
 The imports take 8 s of CPU, and longer with CUDA, during which the GPUs would wait before each load point. A fork and vLLM's command line
 take a tenth of a second.
 
-A connection to SOCKET is one load point; the next one waits until it has ended. run_clients.py sends the path of its order and two file
-descriptors, for standard output and standard error. It gets the line ``{"code": N}`` at the end, or ``{"error": TEXT}`` if the imports
-failed. If run_clients.py ends its side of the connection, the client processes are ended.
+A connection to SOCKET is one load point; the next one waits until it has ended. run_clients.py sends the path of an order, and two file
+descriptors for standard output and standard error. The order is a JSON file: {"processes": [ARGV, ...], "variables": {NAME: VALUE},
+"samples": FILE}. At the end, run_clients.py gets the line ``{"code": N}``, or ``{"error": TEXT}`` if the imports failed. N is 0, or the
+exit code of the first client process that failed, or 128 + S if signal S killed it; client_server.py then ends the others. If
+run_clients.py closes its side of the connection, client_server.py ends all client processes.
 
-The order: {"processes": [ARGV, ...], "variables": {NAME: VALUE}, "samples": FILE}. At the end FILE gets {"cpu": [...],
-"clock": [moment, time]}. For each process, "cpu" has [moment, seconds] about once a second: the moment on the clock of the requests
-(CLOCK_MONOTONIC, as time.perf_counter on Linux), and the CPU seconds of the process and its children. "clock" is one moment on that clock
-and on the wall clock (seconds since 1970). After the first exit code other than 0 the other processes are ended, and the code is that one,
-or 128 + N after signal N.
+At the end FILE gets {"cpu": [...], "clock": [moment, time]}. For each process, "cpu" has [moment, seconds] about once a second: the moment
+on the clock of the requests (CLOCK_MONOTONIC, as time.perf_counter on Linux), and the CPU seconds of the process and its children. "clock"
+is one moment on that clock and on the wall clock (seconds since 1970).
 """
 
 import contextlib
@@ -45,7 +45,7 @@ Client = Callable[[list[str]], Any]
 
 
 class Barrier:
-    """Hold client processes until all are ready. Otherwise the first one would load the server during the warm-ups of the others.
+    """Make client processes wait until all are ready. Otherwise the first one would load the server during the warm-ups of the others.
 
     Each process has one end of a socket pair: it sends a byte when it is ready and waits for a byte.
     """
@@ -54,7 +54,7 @@ class Barrier:
         self.ends: list[socket.socket] = []
         self.ready: set[int] = set()
 
-    def place(self) -> socket.socket:
+    def add_process(self) -> socket.socket:
         """Return the socket for one more process."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -72,7 +72,7 @@ class Barrier:
         for end in self.ends:
             with contextlib.suppress(OSError):  # the process has ended
                 end.send(b"g")
-        print(f"client_server.py: {len(self.ready)} client processes are ready and begin.", file=sys.stderr, flush=True)
+        print(f"client_server.py: {len(self.ready)} client processes are ready and start to send requests.", file=sys.stderr, flush=True)
         return True
 
 
@@ -88,7 +88,7 @@ def become(name: str, parent: int | None = None) -> None:
 
 def start(client: Client, argv: list[str], barrier: Barrier | None, connection: socket.socket) -> ForkProcess:
     """Fork one client process in its own process group; the kernel kills it when this process ends."""
-    end = barrier.place() if barrier else None
+    end = barrier.add_process() if barrier else None
     foreign = [connection, *(barrier.ends if barrier else ())]
     process = FORK.Process(target=run_client, args=(client, argv, end, foreign, os.getpid()))
     process.start()
@@ -100,7 +100,7 @@ def start(client: Client, argv: list[str], barrier: Barrier | None, connection: 
 
 
 def run_client(client: Client, argv: list[str], end: socket.socket | None, foreign: list[socket.socket], parent: int) -> None:
-    """Run a client process: the target of its fork. With a ``foreign`` socket open, its other end would not see that we have ended."""
+    """Run a client process: the target of its fork. An open ``foreign`` socket would hide another process's end from its other side."""
     os.setpgid(0, 0)
     become("bench-client", parent)
     for other in foreign:
@@ -137,7 +137,7 @@ def end_all(processes: list[ForkProcess]) -> None:
 
 def run(client: Client, argvs: list[list[str]], samples: list[list[tuple[float, float]]], connection: socket.socket) -> int:
     """Start the processes and wait for their end, a failure, or the end of the connection; return the exit code."""
-    barrier = held = Barrier() if len(argvs) > 1 else None
+    barrier = waiting = Barrier() if len(argvs) > 1 else None
     processes: list[ForkProcess] = []
     due = 0.0
     try:
@@ -156,8 +156,8 @@ def run(client: Client, argvs: list[list[str]], samples: list[list[tuple[float, 
             if all(code == 0 for code in codes):
                 return 0
             ended = {number for number, code in enumerate(codes) if code == 0}
-            if held and held.release_if_ready(ended):
-                held = None
+            if waiting and waiting.release_if_ready(ended):
+                waiting = None
             time.sleep(POLL_S)
         return 128 + signal.SIGHUP
     finally:

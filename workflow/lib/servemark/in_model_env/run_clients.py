@@ -25,20 +25,37 @@ GRACE_S = 2.5
 PATIENCE_S = 660.0
 GONE = os.EX_TEMPFAIL
 
+ENDED = """run_clients.py: The client server ended before it started a client process.
+servemark starts another one, once for each load point.
+If this load point is INVALID, read {log}, fix the cause, and rerun the same command."""
+NO_SOCKET = """run_clients.py: The client server did not open its socket {socket} within {patience:.0f} s.
+Read {log} and, in a Slurm job, {launcher_log}. Fix the cause, and rerun the same command."""
+NO_CLIENT = """run_clients.py: The client server could not import vLLM's client, so no request was sent. The traceback follows.
+If the environment has a `lock`, delete its folder in the cache. Otherwise repair the environment. Then rerun the same command.
+{error}"""
+LOST = """run_clients.py: The connection to the client server closed before the client ended.
+If a traceback stands above, it is the cause. Otherwise read {log}.
+If it has no error, the kernel or Slurm may have killed the process for lack of memory. Then rerun the same command."""
+
 
 def connected(path: str, state: str, signals: Sequence[int]) -> socket.socket | None:
-    """Return a connection to client_server.py as soon as it has its socket; None after a signal, or if it has ended."""
+    """Return a connection to client_server.py as soon as it has its socket; None after a signal.
+
+    Raises:
+        ConnectionRefusedError: client_server.py has ended.
+        TimeoutError: it has no socket after PATIENCE_S.
+    """
     deadline = time.monotonic() + PATIENCE_S
-    while not signals and time.monotonic() < deadline:
+    while not signals:
         with contextlib.ExitStack() as attempt:
             connection = attempt.enter_context(socket.socket(socket.AF_UNIX))
             try:
                 connection.connect(path)
             except FileNotFoundError:
                 if read(state)["ended_at"] is not None:
-                    return None
-            except ConnectionRefusedError:
-                return None
+                    raise ConnectionRefusedError from None
+                if time.monotonic() > deadline:
+                    raise TimeoutError from None
             else:
                 attempt.pop_all()
                 return connection
@@ -79,22 +96,25 @@ def main(path: str, state: str, order: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, note)
-    connection = connected(path, state, signals)
+    log = str(read(state)["log"])
     found: dict[str, int | str] = {}
-    if connection is not None:
-        with connection, contextlib.suppress(ConnectionError):
-            socket.send_fds(connection, [json.dumps({"order": order}).encode()], [1, 2])
-            found = response(connection, signals)
+    try:
+        if connection := connected(path, state, signals):
+            with connection, contextlib.suppress(ConnectionError):
+                socket.send_fds(connection, [json.dumps({"order": order}).encode()], [1, 2])
+                found = response(connection, signals)
+    except ConnectionRefusedError:
+        print(ENDED.format(log=log), file=sys.stderr)
+        return GONE
+    except TimeoutError:
+        launcher_log = f"{os.path.splitext(log)[0]}.launcher.log"
+        print(NO_SOCKET.format(socket=path, patience=PATIENCE_S, log=log, launcher_log=launcher_log), file=sys.stderr)
+        return 1
     if signals:
         return 128 + signals[0]
     if isinstance(code := found.get("code"), int):
         return code
-    log = read(state)["log"]
-    if connection is None:
-        print(f"run_clients.py: client_server.py has ended, so no client process was started. Its log: {log}", file=sys.stderr)
-        return GONE
-    lost = f"run_clients.py: the client processes were killed, or client_server.py has ended. Its log: {log}"
-    print(found.get("error", lost), file=sys.stderr)
+    print(NO_CLIENT.format(error=found["error"]) if "error" in found else LOST.format(log=log), file=sys.stderr)
     return 1
 
 
