@@ -118,9 +118,7 @@ async def start(descriptor: int | None) -> None:
             end.setblocking(False)
             end.send(b"r")
             if not await asyncio.get_running_loop().sock_recv(end, 1):
-                sys.exit(
-                    "bench_client.py: The process client-point ended before the load began. Rerun the same command."
-                )
+                sys.exit("bench_client.py: The process client-point ended before the load began. Rerun the same command.")
 
 
 class Pace:
