@@ -98,7 +98,8 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     """kill -9 while vLLM loads over Ray, SIGTERM while a point is measured, then a plain run to the end."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
     # Both deployments, two of the three concurrencies, one repetition; the rest of the default repeats these.
-    config["workloads"]["chat"] |= {"concurrency": [1, 8], "repetitions": 1}
+    # The second point, which is interrupted, takes several seconds also on a fast machine.
+    config["workloads"]["chat"] |= {"concurrency": [1, 8], "requests": [32, 96], "repetitions": 1}
     fresh.config = config | {"run": fresh.config["run"], "cache": str(CACHE)}
     over_ray = f"results/{fresh.config['run']}/deployments/ray-tp2/stopped.json"
 
@@ -108,8 +109,8 @@ def test_default_run_completes_after_crash_and_interruption(fresh, tmp_path):
     fresh.assert_all_dead()
 
     measuring = fresh.start("--", over_ray)
-    fresh.wait_for_progress("chat-c8-r1: 32 requests", subject="ray-tp2", seconds=300)
-    time.sleep(3)  # the client runs
+    fresh.wait_for_progress("chat-c8-r1: 96 requests", subject="ray-tp2", seconds=300)
+    time.sleep(1)  # the client runs
     measuring.interrupt(signal.SIGTERM)
     assert measuring.wait(20).rc != 0
     fresh.assert_all_dead()

@@ -132,7 +132,7 @@ def test_runs_in_two_checkouts_do_not_disturb_each_other(checkouts):
     other.inject("none")
     one.inject("none")
     one.config["timeouts"] |= {"point": 600.0, "no_progress": 600.0}
-    first = one.start()
+    first = one.start(STANDIN_TOKEN_S="0.1")
     one.wait_for_progress("chat-c1-r1: 6 requests")
     # Until the second run waits, however long it takes to start.
     one.inject("hang")

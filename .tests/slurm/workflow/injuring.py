@@ -17,7 +17,9 @@ def begin(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> Run
     checkout.keep("a")
     checkout.inject("none")
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
-    return checkout.start(*arguments, **({"STANDIN_TOKEN_S": "0.05"} | variables))
+    # A second for the second point, in which it must begin to hang. The stand-in's variable for its pace does not reach a job.
+    checkout.config["workloads"]["chat"]["output_tokens"] = 150
+    return checkout.start(*arguments, **variables)
 
 
 def measuring(checkout: ScheduledCheckout, *arguments: str, **variables: str) -> tuple[Running, dict[str, str], dict[str, str]]:

@@ -134,9 +134,10 @@ def test_main_process_is_a_job_that_runs_into_its_time_limit(checkout: Scheduled
     checkout.keep("a")
     checkout.inject("none")
     checkout.config["timeouts"] |= {"no_progress": 150.0, "point": 200.0}
+    checkout.config["workloads"]["chat"]["output_tokens"] = 150  # as in `begin`
     checkout.write()
     output = checkout.path.parent / "outer.txt"
-    script = f"#!/bin/bash\ncd {checkout.path}\nSTANDIN_TOKEN_S=0.05 {' '.join(checkout.command())}\necho ended with $?\n"
+    script = f"#!/bin/bash\ncd {checkout.path}\n{' '.join(checkout.command())}\necho ended with $?\n"
     argv = ["sbatch", "--parsable", "--partition=client", "--time=2", f"--output={output}"]
     outer = checkout.cluster.run(argv, input=script, check=True).stdout.strip()
     checkout.measuring()
