@@ -13,6 +13,7 @@ from builders.loads import load
 from builders.paths import FIXTURES
 from servemark.deployment import client as client_room
 from servemark.deployment.client import BenchmarkClient, shares
+from servemark.deployment.client_server import GONE
 from servemark.environments.build import IN_MODEL_ENV
 from servemark.measurement.raw import RawError, RawResult
 from servemark.processes.children import ToolResult
@@ -94,6 +95,21 @@ def test_client_gets_warmup_length_and_shared_fraction(tmp_path, monkeypatch):
         client = BenchmarkClient(point, READY, tmp_path / ".raw.draft", "python", "/models/tiny")
         client.run(tmp_path, (), 1.0, here, lambda: None)
     assert told == [{"tokens": 32, "shared": 0.0}, {"tokens": 32, "shared": 0.75}, None]
+
+
+@pytest.mark.parametrize(("codes", "found"), [([GONE, 0], 0), ([GONE, GONE, 0], GONE), ([1, 0], 1)])
+def test_ended_client_server_is_replaced_once(tmp_path, monkeypatch, codes, found):
+    given, waited = iter(codes), []
+    launcher = SimpleNamespace(
+        alloc=SimpleNamespace(nodes=["n"]), tool=lambda *_: SimpleNamespace(run=lambda **_: ToolResult(next(given), 1.0))
+    )
+    server = SimpleNamespace(name="client-server", argv=("socket",))
+    monkeypatch.setattr(client_room.Launcher, "of", lambda attempt: launcher)
+    monkeypatch.setattr(client_room.client_server, "running", lambda *_: server)
+    monkeypatch.setattr(client_room.attempts, "await_end", lambda _, name: waited.append(name))
+    client = BenchmarkClient(load(seed=7), READY, tmp_path / ".raw.draft", "python", "/models/tiny")
+    ended = client.run(tmp_path, (), 1.0, SimpleNamespace(log=tmp_path / "log", watch=None), lambda: None)
+    assert (ended.exit_code, waited) == (found, ["client-server"] if codes[0] == GONE else [])
 
 
 def test_each_process_sends_other_prompts_and_always_the_same():
