@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
+
 import pytest
 
 from builders import report_data
@@ -14,7 +17,7 @@ from servemark.deployment.readiness import Waiting, poll
 from servemark.diagnosis.startup_log import BUILDING, CONNECTING, STAGES, StartupLog
 from servemark.errors import StageFailed
 from servemark.launch import compile_cache as compiled
-from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaStartup, Startup, Topology
+from servemark.records import Cluster, DaemonState, Endpoint, Failure, ReplicaStartup, ServerPlace, Startup, Topology
 
 
 class Clock:
@@ -180,3 +183,50 @@ def test_recorded_stall_has_the_stage_connecting_the_ranks():
     parser = StartupLog()
     parser.feed("\n".join(STALLED) + "\n")
     assert parser.stage == CONNECTING
+
+
+def slow_start(monkeypatch, ready_after: dict[str, float]):
+    """Replace servers: each is ready so many seconds after now, by the end of its URL; None refuses at once."""
+    began = time.monotonic()
+    started = datetime.now(UTC).isoformat()
+
+    class Probe:
+        def __init__(self, url, *_):
+            self.after = ready_after[url]
+
+        def __call__(self):
+            if self.after is None:
+                raise StageFailed("Another program has the port.", reason="foreign_server")
+            return "ready" if time.monotonic() - began >= self.after else "no connection yet"
+
+    def find(attempt, name):
+        return DaemonState(name=name, argv=("vllm",), log="/dev/null", started_at=started)
+
+    monkeypatch.setattr(readiness, "ServerProbe", Probe)
+    monkeypatch.setattr(readiness.attempts, "find_daemon", find)
+    monkeypatch.setattr(readiness, "require_closed", lambda url: None)
+    monkeypatch.setattr(readiness.supervisor, "is_alive", lambda attempt: True)
+
+
+def replicas(tmp_path, told, monkeypatch, **ready_after: float | None) -> Waiting:
+    slow_start(monkeypatch, ready_after)
+    (tmp_path / "key").write_text("key\n")
+    for name in ready_after:
+        (tmp_path / f"server-{name}.log").touch()
+    places = tuple(ServerPlace(replica=name, daemon=f"server-{name}", node="n", url=name) for name in ready_after)
+    endpoint = Endpoint(deployment="plain", attempt=str(tmp_path), url="r0", key_file=str(tmp_path / "key"), servers=places)
+    return waits_for(endpoint, stage_context(tmp_path, told, report_data.plan()))
+
+
+def test_replica_that_is_ready_first_keeps_its_own_time(tmp_path, told, monkeypatch):
+    waiting = replicas(tmp_path, told, monkeypatch, r0=3.0, r1=0.0, r2=1.0)
+    found = {server.replica: start for server, start in waiting._as_ready(tmp_path)}
+    assert list(found) == ["r1", "r2", "r0"]
+    times = {name: start.seconds_to_first_token for name, (start, _) in found.items()}
+    assert times["r1"] < 1.0 <= times["r2"] < 3.0 <= times["r0"]
+
+
+def test_error_of_a_later_replica_ends_the_wait_at_once(tmp_path, told, monkeypatch):
+    waiting = replicas(tmp_path, told, monkeypatch, r0=60.0, r1=None)
+    server, error = next(waiting._as_ready(tmp_path))
+    assert server.replica == "r1" and isinstance(error, StageFailed) and error.reason == "foreign_server"

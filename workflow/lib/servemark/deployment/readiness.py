@@ -1,7 +1,9 @@
 """await_ready: wait until every server returns a completion, and record how they came up, or why not."""
 
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -91,9 +93,12 @@ class Waiting:
         starts: list[tuple[ReplicaStartup, float]] = []
         server = endpoint.servers[0]
         try:
-            # They start at the same time, so waiting for one after the other takes no longer.
-            for server in endpoint.servers:
-                starts.append(self._one(attempt, server))
+            for waited_for, start in self._as_ready(attempt):
+                server = waited_for
+                if isinstance(start, Exception):
+                    raise start
+                starts.append(start)
+            starts.sort(key=lambda start: [place.replica for place in endpoint.servers].index(start[0].replica))
             if endpoint.router:
                 server = endpoint.router
                 self._start_router(attempt, server)
@@ -156,14 +161,36 @@ class Waiting:
         except OSError as error:
             self.here.progress.say(f"warning: later starts cannot record that they found compiled code: {error}")
 
-    def _one(self, attempt: Path, server: ServerPlace) -> tuple[ReplicaStartup, float]:
-        """Wait for one server; return its start-up times and the seconds to health."""
+    def _as_ready(self, attempt: Path) -> Iterator[tuple[ServerPlace, tuple[ReplicaStartup, float] | Exception]]:
+        """Yield each server with its start-up times as soon as it is ready, or with the error that ended its wait.
+
+        Each server has a thread. One after the other, a server that is ready before the one that is waited for would get that one's time.
+        """
+        ended: queue.SimpleQueue[tuple[ServerPlace, tuple[ReplicaStartup, float] | Exception]] = queue.SimpleQueue()
+        waiting = list(self.endpoint.servers)
+
+        def wait(server: ServerPlace) -> None:
+            try:
+                ended.put((server, self._one(attempt, server, lambda: waiting[:1] == [server])))
+            except Exception as error:  # the stage raises it
+                ended.put((server, error))
+
+        for server in self.endpoint.servers:
+            # After an error or a signal the stage ends, and these threads with it.
+            threading.Thread(target=wait, args=(server,), daemon=True).start()
+        while waiting:
+            server, start = ended.get()
+            waiting.remove(server)
+            yield server, start
+
+    def _one(self, attempt: Path, server: ServerPlace, speaks: Callable[[], bool]) -> tuple[ReplicaStartup, float]:
+        """Wait for one server; return its start-up times and the seconds to health. ``speaks``: see :meth:`_poll`."""
         daemon = attempts.find_daemon(attempt, server.daemon)
         assert daemon is not None and daemon.started_at is not None, "serve_model has started it"
         started = datetime.fromisoformat(daemon.started_at)
         begin = time.monotonic() - (datetime.now(started.tzinfo) - started).total_seconds()
         which = f" ({server.replica} on {server.node})" if len(self.endpoint.servers) > 1 else ""
-        (to_health, to_token), parser = self._poll(attempt, server, f"vLLM{which}", begin)
+        (to_health, to_token), parser = self._poll(attempt, server, f"vLLM{which}", begin, speaks=speaks)
         require_closed(f"{server.url}/metrics")
         phases = parser.phases(started, started + timedelta(seconds=to_health))
         same = server.model_dump(include={"replica", "node"})
@@ -188,9 +215,24 @@ class Waiting:
         require_closed(router.url + command_lines.ROUTER_TEST_ROUTE)
 
     def _poll(
-        self, attempt: Path, server: ServerPlace, what: str, begin: float, health: str = "/health"
+        self,
+        attempt: Path,
+        server: ServerPlace,
+        what: str,
+        begin: float,
+        health: str = "/health",
+        speaks: Callable[[], bool] = lambda: True,
     ) -> tuple[tuple[float, float], StartupLog]:
-        """Wait for a server or the router and read its log. ``what``: its name in messages; ``begin``: see :func:`poll`."""
+        """Wait for a server or the router and read its log.
+
+        Args:
+            attempt: the attempt's folder.
+            server: the server or the router.
+            what: its name in messages.
+            begin: see :func:`poll`.
+            health: the route that shows whether it is healthy.
+            speaks: returns whether this wait says how far it is. Of several, only the first one does.
+        """
         parser = StartupLog(attempt / f"{server.daemon}.log")
         probe = ServerProbe(server.url, self.here.plan.served_name, Path(str(self.endpoint.key_file)).read_text().strip(), health)
 
@@ -203,7 +245,8 @@ class Waiting:
             return state is None or state.ended_at is not None or not supervisor.is_alive(attempt)
 
         def tell(_: str) -> None:
-            self.here.progress.waiting(f"waiting for {what}: {stage()}")
+            if speaks():
+                self.here.progress.waiting(f"waiting for {what}: {stage()}")
 
         try:
             waited = poll(probe, parser.read_on, died, timeouts=self.here.timeouts, begin=begin, tell=tell)
