@@ -343,6 +343,17 @@ def test_requests_longer_than_max_model_len_are_a_problem_at_its_line(checkout, 
     assert all(text.startswith("my.yaml:9: deployments.d: ") and "8 + 4 = 12 tokens" in text for text in found["problem"])
 
 
+@pytest.mark.parametrize(("length", "problems"), [(11, 1), (12, 0)])
+def test_requests_of_a_search_longer_than_max_model_len_are_a_problem(checkout, capsys, length, problems):
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment=f", options: {{max-model-len: {length}}}")
+    text = text.replace("requests: 4, concurrency: 1", "requests: 200, concurrency: {search: {from: 1, to: 8}}")
+    Path("my.yaml").write_text(text + "slo: {ttft_ms: {p50: 1000}}\n")
+    code = cli.main(["check", "my.yaml"])
+    told = capsys.readouterr()
+    assert code == (2 if problems else 0), told
+    assert sum("8 + 4 = 12 tokens" in line for line in told.out.splitlines()) == problems
+
+
 @pytest.mark.parametrize(
     ("source", "topology", "problems"),
     [

@@ -66,6 +66,12 @@ def refused(path: Path, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["24:00:00", "1:30", "1:30.5"])
+def test_time_with_colons_is_refused_instead_of_read_in_base_60(checkout, value):
+    text = refused(checkout(site=SITE.replace("minutes: 5", f"minutes: {value}")))
+    assert "site.yaml:6" in text and value in text
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_cluster_files_fit_the_schema_and_the_types(path):
     data = yaml.safe_load(path.read_text())

@@ -65,6 +65,11 @@ def test_the_site_has_every_page_and_no_other():
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
 
 
+def test_first_page_links_to_every_how_to():
+    first = (ROOT / "docs/index.md").read_text()
+    assert [page.name for page in (ROOT / "docs/how-to").glob("*.md") if f"(how-to/{page.name})" not in first] == []
+
+
 def test_site_loads_nothing_from_other_hosts():
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     assert settings["theme"]["font"] is False and settings["strict"] is True

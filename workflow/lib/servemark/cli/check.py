@@ -16,7 +16,7 @@ from servemark.config.expand import expand, points
 from servemark.config.load import load
 from servemark.config.model import Config
 from servemark.config.restarts import starts
-from servemark.config.searches import searches
+from servemark.config.searches import ends, searches
 from servemark.containers.runtimes import REGISTRY
 from servemark.environments import build, lockfiles, own_lock
 from servemark.environments.lockfiles import Lock
@@ -109,7 +109,8 @@ def _refused(config: Config) -> Iterator[Finding]:
             deployment, place = config.deployments[name], ("deployments", name, "topology")
             faults = of_builtin(config.models[deployment.model].source, deployment.topology.record(), deployment.options)
             yield from (Finding("problem", f"{'.'.join(place)}: {text}", place) for text in faults)
-        known = {point.workload: point for point in points(config, start) if not isinstance(point.prompts, StagedPrompts)}
+        loads = (*points(config, start), *ends(config, start))
+        known = {point.workload: point for point in loads if not isinstance(point.prompts, StagedPrompts)}
         # A text such as `auto` or `8k` is left to the plan too.
         most = config.deployments[name].options.get("max-model-len")
         if start == name and isinstance(most, int):

@@ -26,11 +26,18 @@ MAX_VALUES = 100_000
 
 
 class _Loader(_Parser):
-    """A loader that adds the line to the error of an impossible value, such as the 13th month."""
+    """A loader that adds the line to the error of an impossible value, such as the 13th month, and refuses numbers in base 60.
+
+    YAML 1.1 reads 24:00:00 as 86400 (yaml.org/type/int.html). With Slurm's notation of a time, `max_minutes` would be 60 days.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, int | float) and ":" in str(node.value):
+                problem = f"YAML reads {node.value} as the number {value}; write a number without colons, or quotes around a text"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            return value
         except ValueError as error:
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
 
