@@ -175,3 +175,15 @@ def test_commands_sign_and_verify(keys, run: ArchivedRun, capsys):
     path.with_name(path.name + ".sha256").write_text(f"{'0' * 64}  {path.name}\n")
     beside(path).unlink()
     assert cli.main(["sign", str(path), "--key", own]) == 1 and not beside(path).exists()
+
+
+def test_changed_archive_and_other_files_are_not_signed(keys, run: ArchivedRun, tmp_path):
+    path, own = run.seal(), str(keys / "own")
+    path.with_name(path.name + ".sha256").unlink(missing_ok=True)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    other = tmp_path / "my.yaml"
+    other.write_text("run: r\n")
+    for file in (path, other):
+        assert cli.main(["sign", str(file), "--key", own]) == 1 and not beside(file).exists()

@@ -94,7 +94,10 @@ def sign(path: Path, key: Path | None) -> None:
     from servemark.verification import sealed, unpack
 
     unpack.require_file(path)
-    if changed := sealed.check_digest(path):
+    changed = sealed.check_digest(path)
+    with unpack.unpacked(path) as archive:
+        changed += sealed.check_manifest(archive)
+    if changed:
         raise ServemarkError(
             " ".join(changed), look=str(path), do="Do not sign it. Rerun snakemake to seal the run again.", reason="archive_wrong"
         )
