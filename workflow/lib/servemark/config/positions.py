@@ -94,7 +94,10 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
 
 def _text(path: Path) -> str:
     """Return the content of a regular file. A pipe or device is refused: each job of a run reads the file again."""
-    place, do = f"The configuration file {path}", "Check the path (--configfile, or the argument of servemark check) and the file's permissions."
+    place, do = (
+        f"The configuration file {path}",
+        "Check the path (--configfile, or the argument of servemark check) and the file's permissions.",
+    )
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             fault, do = "is a folder, a pipe or a device, not a regular file", "Give the path of a YAML file."
