@@ -162,6 +162,14 @@ def test_missing_hub_cache_is_a_problem_only_where_the_run_would_read_it(
     assert state != "problem" or line.startswith("my.yaml:")
 
 
+def test_folder_above_a_hub_cache_is_a_problem(checkout, caches, tmp_path, capsys):
+    hub_cache.make(tmp_path / "shared" / "hub")
+    for folder, expected in (("shared", 2), ("shared/hub", 0)):
+        code, found = run(capsys, source=f"hf:{hub_cache.REPOSITORY}", top=f"hub_cache: {tmp_path / folder}")
+        assert code == expected, found
+        assert all(text.startswith("my.yaml:") and str(tmp_path / "shared/hub") in text for text in found["problem"])
+
+
 def test_missing_hub_cache_is_no_problem_after_everything_is_staged(checkout, caches, capsys):
     run(capsys, source="hf:Org/Name", top="hub_cache: ./absent")
     results = Path("results/r")

@@ -240,7 +240,8 @@ class Config(Strict):
     hub_cache: Location | None = Field(
         default=None,
         description="a further Hugging Face cache, such as a site's shared one, where servemark looks for `hf:` models before it fetches "
-        "them. It always looks in those of `HF_HUB_CACHE` and `HF_HOME` and in `~/.cache/huggingface/hub`",
+        "them: the folder that has `models--ORG--NAME` folders. It always looks in those of `HF_HUB_CACHE` "
+        "and `HF_HOME` and in `~/.cache/huggingface/hub`",
     )
     share_ledger: Flag = Field(default=False, description="true: all runs with this cache share one ledger of finished measurements")
     verdict: Verdict = Field(default_factory=Verdict, description="thresholds of a measurement's verdict")

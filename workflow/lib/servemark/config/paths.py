@@ -81,14 +81,23 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
 
 
 def _hub_cache_faults(config: Config, run: Path | None) -> Iterator[Problem]:
-    """Yield a missing ``hub_cache``, unless all models and datasets have a record."""
-    if config.hub_cache is None or config.hub_cache.is_dir() or not _on_this_machine(config, "stage_on"):
+    """Yield a ``hub_cache`` that is missing or the folder above a cache, unless all models and datasets have a record."""
+    if config.hub_cache is None or not _on_this_machine(config, "stage_on") or not (fault := _hub_cache_fault(config.hub_cache.absolute())):
         return
     records = [Path("models", deployment.model, "manifest.json") for deployment in config.deployments.values()]
     workloads = [config.workloads[name] for name in used_workloads(config)]
     records += [Path("datasets", one.dataset.name, "dataset.json") for one in workloads if isinstance(one, StagedWorkload)]
     if run is None or not all((run / record).exists() for record in records):
-        yield Problem(("hub_cache",), f"there is no folder {shortened(str(config.hub_cache.absolute()), 200)}")
+        yield Problem(("hub_cache",), fault)
+
+
+def _hub_cache_fault(folder: Path) -> str | None:
+    if not folder.is_dir():
+        return f"there is no folder {shortened(str(folder), 200)}"
+    # HF_HOME is the folder above the cache. Without this check, the run would find no model there and download it again.
+    if not any(folder.glob("models--*")) and any(folder.glob("hub/models--*")):
+        return f"{shortened(str(folder), 200)} is not a cache but the folder above one; write {shortened(str(folder / 'hub'), 200)}"
+    return None
 
 
 def _template_faults(config: Config, model: str, folder: Path) -> Iterator[Problem]:
