@@ -186,7 +186,7 @@ def test_recorded_stall_has_the_stage_connecting_the_ranks():
 
 
 def slow_start(monkeypatch, ready_after: dict[str, float]):
-    """Replace servers: each is ready so many seconds after now, by the end of its URL; None refuses at once."""
+    """Replace servers: each URL is ready so many seconds after now; None refuses at once."""
     began = time.monotonic()
     started = datetime.now(UTC).isoformat()
 
