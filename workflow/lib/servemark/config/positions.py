@@ -35,8 +35,8 @@ class _Loader(_Parser):
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int | float) and ":" in str(node.value):
-                problem = f"YAML reads {node.value} as the number {value}; write a number without colons, or quotes around a text"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+                do = "Write a number without colons, or put quotes around a text."
+                raise _Refused(f"has {node.value}, which YAML reads as the number {value}", node, do)
             return value
         except ValueError as error:
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
@@ -45,8 +45,9 @@ class _Loader(_Parser):
 class _Refused(yaml.MarkedYAMLError):
     """Valid YAML that is not a configuration."""
 
-    def __init__(self, problem: str, at: Any):
+    def __init__(self, problem: str, at: Any, do: str = "Compare it with config/config.yaml."):
         super().__init__(problem=problem, problem_mark=at.start_mark)
+        self.do = do
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def read(path: Path, at: tuple[Any, ...] = ()) -> Source:
             where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else where
             fault = ", ".join(part for part in (error.context, error.problem) if part)
         if isinstance(error, _Refused):
-            raise ConfigError(f"{where}: this is not a configuration: it {fault}.", do="Compare it with config/config.yaml.") from None
+            raise ConfigError(f"{where}: this is not a configuration: it {fault}.", do=error.do) from None
         do = f"Correct {path}. Check the indentation and the space after each colon."
         raise ConfigError(f"{where}: this is not valid YAML: {fault}.", do=do) from None
     return Source(path, data, root, tuple(sorted(duplicates)), at)
