@@ -57,7 +57,7 @@ FAILED = "broken"
 BROKEN = Failure(stage="await_ready", reason="server_exited", detail="The server ended with exit code 1: größer")
 ADDRESS, PORT = "10.0.0.11", 23231
 BANNER = "(APIServer pid=176) INFO 03-04 10:11:12 [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
-FINE = verdict.ServerFacts(same_process=True, client_exit_code=0)
+FINE = verdict.ServerFacts(client_exit_code=0)
 
 
 def raw_result(concurrency: int, repetition: int, slow: float = 1.0, begin: float = 100.0) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def thresholds(**changes):
     return stored({"min_requests_per_slot": 2.0, "input_tokens_tolerance": 0.01, **changes})
 
 
-FINE = ServerFacts(same_process=True, client_exit_code=0)
+FINE = ServerFacts(client_exit_code=0)
 
 
 def point(**changes):

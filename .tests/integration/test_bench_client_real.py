@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 FIRST_S, TOKEN_S = 0.2, 0.02
 PROMPTS = RandomPrompts(dataset="random", input_tokens=64, output_tokens=20)
 POINT = LoadPoint(name="p", workload="w", prompts=PROMPTS, concurrency=4, repetition=1, seed=3, requests=8, warmups=6)
-FINE = ServerFacts(same_process=True, client_exit_code=0)
+FINE = ServerFacts(client_exit_code=0)
 VARIABLES = {**command_lines.NO_PROXY, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "x"}
 WARMUP = '{"tokens": 5, "shared": 0.0}'
 LATE_S = 3.0

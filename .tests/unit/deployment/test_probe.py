@@ -84,4 +84,10 @@ def test_only_401_counts_as_refused(status, closed):
                 require_closed(f"{url}/metrics")
             assert refused.value.reason == "open_door"
     assert handler.asked == [("/metrics", None)], "the request had no key"
-    require_closed(f"{url}/metrics")  # no response: nothing is exposed
+    require_closed(f"{url}/metrics")  # the server has ended: nothing is exposed
+
+
+def test_route_without_a_response_is_not_taken_for_refused():
+    with server(metrics=(0, "")) as (_, url), pytest.raises(StageFailed) as refused:
+        require_closed(f"{url}/metrics", timeout_s=0.2)
+    assert refused.value.reason == "startup_timeout"

@@ -12,7 +12,7 @@ from builders.answering import server
 from builders.paths import FIXTURES
 from servemark.deployment.watch import Load, ServerWatch, parse_metrics, scraper
 from servemark.processes import identity as processes
-from servemark.records import DaemonState
+from servemark.records import DaemonState, EngineCounters
 from servemark.supervisor import SupervisorState
 
 
@@ -46,6 +46,11 @@ SAID = Load(150.0, 6.0, finished=13, waiting=2.0, kv_cache_usage=0.5, fullest=3.
 def test_metrics_of_several_engines_are_summed():
     assert parse_metrics(METRICS) == SAID
     assert parse_metrics("") == Load(0.0, 0.0)
+
+
+def test_text_that_is_no_metrics_counts_as_no_response():
+    with server(metrics=(200, "<html>proxy</html>")) as (_, url), pytest.raises(httpx.HTTPError):
+        scraper(url, "the-key")()
 
 
 def test_metrics_request_has_the_key():
@@ -105,7 +110,7 @@ def test_generating_server_is_scraped_once_a_second(scene):
     for tenth in range(300):
         assert scene.look(tenth / 10, Load(float(tenth), 4.0)) is None
     assert scene.scrapes == 30
-    assert scene.watch.total == Load(290.0, 4.0) and scene.watch.same_processes
+    assert scene.watch.total == Load(290.0, 4.0) and scene.watch.all_alive
 
 
 @pytest.mark.parametrize(
@@ -135,25 +140,41 @@ def test_one_missing_response_is_no_hang(scene):
     assert scene.look(20.0, Load(6.0, 3.0)) is None
 
 
-def test_server_that_returns_an_error_counts_as_dead(scene):
+def returned(status):
     request = httpx.Request("GET", "http://x/metrics")
-    error = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503, request=request))
-    assert "503" in scene.look(1.0, error)
+    return httpx.HTTPStatusError(str(status), request=request, response=httpx.Response(status, request=request))
+
+
+def test_server_that_refuses_the_key_counts_as_dead(scene):
+    assert "401" in scene.look(1.0, returned(401))
     assert scene.watch.died and not scene.watch.hung
+
+
+def test_server_that_returns_errors_is_hung_after_a_while(scene):
+    for second in (1.0, 9.0):
+        assert scene.look(second, returned(503)) is None
+    assert scene.look(12.0) and "503" in scene.watch.hung and scene.watch.died is None
+
+
+def test_one_error_of_the_server_is_no_hang(scene):
+    assert scene.look(1.0, Load(5.0, 3.0)) is None
+    assert scene.look(9.0, returned(500)) is None
+    for second, tokens in ((11.0, 6.0), (20.0, 7.0)):
+        assert scene.look(second, Load(tokens, 3.0)) is None
 
 
 def test_ended_server_is_dead_with_its_exit_state(scene):
     assert scene.look(1.0) is None
     scene.daemon(ended_at="now", signal=9)
     assert "server (pid 7)" in scene.look(1.1) and "SIGKILL" in scene.watch.died
-    assert not scene.watch.same_processes
+    assert not scene.watch.all_alive
 
 
 def test_servers_end_with_their_supervisor(scene):
     assert scene.look(1.0) is None
     scene.supervisor_state("ending")
     assert scene.look(1.1) and scene.watch.died
-    assert not scene.watch.same_processes
+    assert not scene.watch.all_alive
 
 
 def test_server_unknown_to_supervisor_has_ended(scene):
@@ -163,7 +184,7 @@ def test_server_unknown_to_supervisor_has_ended(scene):
 
 def test_server_that_responds_at_the_end_is_alive(scene):
     scene.watch.settle()
-    assert scene.scrapes == 1 and scene.watch.same_processes
+    assert scene.scrapes == 1 and scene.watch.all_alive
 
 
 def test_settle_waits_for_record_of_ended_server(scene):
@@ -175,7 +196,7 @@ def test_settle_waits_for_record_of_ended_server(scene):
 
     scene.watch.scrapes = {"server": scrape}
     scene.watch.settle()
-    assert scene.scrapes == 3 and not scene.watch.same_processes and scene.watch.blamed == "server"
+    assert scene.scrapes == 3 and not scene.watch.all_alive and scene.watch.blamed == "server"
 
 
 def test_settle_gives_up_on_silent_server(scene):
@@ -184,7 +205,7 @@ def test_settle_gives_up_on_silent_server(scene):
     ticks = iter(range(100))
     scene.watch.clock = lambda: float(next(ticks))
     scene.watch.settle(seconds=5.0)
-    assert scene.scrapes == 4 and scene.watch.same_processes
+    assert scene.scrapes == 4 and scene.watch.all_alive
 
 
 @pytest.fixture
@@ -194,7 +215,7 @@ def pair(tmp_path):
 
 def test_generated_tokens_of_all_servers_are_added_up(pair):
     assert pair.look(0.0, server_r0=Load(5.0, 1.0), server_r1=Load(7.0, 0.0)) is None
-    assert pair.watch.total.generated == 12.0 and pair.watch.same_processes
+    assert pair.watch.total.generated == 12.0 and pair.watch.all_alive
 
 
 def test_hung_server_of_several_is_named(pair):
@@ -208,7 +229,7 @@ def test_hung_server_of_several_is_named(pair):
 def test_dead_server_of_several_is_named_before_scrape(pair):
     pair.daemon("server-r1", ended_at="now", exit_code=1)
     assert "server-r1 (pid 7)" in pair.look(0.0) and "code 1" in pair.watch.died
-    assert pair.scrapes == 0 and not pair.watch.same_processes and pair.watch.blamed == "server-r1"
+    assert pair.scrapes == 0 and not pair.watch.all_alive and pair.watch.blamed == "server-r1"
 
 
 def test_server_that_ended_between_two_checks_is_blamed(pair):
@@ -221,6 +242,19 @@ def test_silent_server_of_several_is_detected(pair):
     for second in range(1, 11):
         assert pair.look(float(second), server_r0=Load(float(second), 1.0)) is None
     assert pair.look(11.0).startswith("server-r1 ") and "/metrics" in pair.watch.hung
+
+
+def counted(finished):
+    return Load(1.0, 0.0, counters=(EngineCounters(replica="", engine="0", finished=finished, generated=0),))
+
+
+def test_counters_of_all_servers_are_of_the_same_time(pair):
+    pair.look(0.0, server_r0=counted(1), server_r1=httpx.ReadTimeout("slow"))
+    pair.look(1.0, server_r0=counted(2), server_r1=counted(10))
+    pair.look(2.0, server_r0=httpx.ReadTimeout("slow"), server_r1=counted(20))
+    pair.look(3.0, server_r0=counted(3), server_r1=counted(30))
+    rounds = [tuple(scrape[name][0].finished for name in ("server-r0", "server-r1")) for scrape in pair.watch.scrapes_of_all]
+    assert rounds == [(2, 10), (3, 30)]
 
 
 def test_timeline_has_the_metrics_of_each_server_and_second(pair):

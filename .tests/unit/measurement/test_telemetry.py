@@ -77,7 +77,7 @@ def test_gpus_that_wait_while_requests_are_in_flight_are_named(counts, empty, wa
 
 def test_time_without_requests_does_not_count_as_waiting():
     apart = raw_of([request(0, start=0.0), request(1, start=1000.0)])
-    facts = ServerFacts(same_process=True, client_exit_code=0, telemetry=of(gpu(idle_samples=90)))
+    facts = ServerFacts(client_exit_code=0, telemetry=of(gpu(idle_samples=90)))
     assert "gpus_waited" not in codes(judge(apart, point(), thresholds(), facts))
     together = raw_of([request(0), request(1)])
     assert "gpus_waited" in codes(judge(together, point(), thresholds(), facts))
@@ -106,7 +106,7 @@ def test_load_of_others_is_compared_with_share_of_cores(cores, limit, busy):
 
 def test_reasons_are_suspect_and_recomputable_from_record():
     raw = raw_of([request(n) for n in range(4)])
-    facts = ServerFacts(same_process=True, client_exit_code=0, telemetry=of(gpu(foreign_processes=(7,))))
+    facts = ServerFacts(client_exit_code=0, telemetry=of(gpu(foreign_processes=(7,))))
     assert codes(judge(raw, point(), thresholds(), FINE)) == set()
     judgement = judge(raw, point(), thresholds(), facts)
     assert (judgement.verdict, codes(judgement)) == ("SUSPECT", {"foreign_process"}) and judgement.figures

@@ -52,7 +52,7 @@ def test_slow_transport_is_suspect_and_is_read_back_from_record():
 def test_real_result_of_killed_server_is_invalid():
     asked = point(requests=12, concurrency=3, input_tokens=24, output_tokens=200)
     raw = read_raw(FIXTURES / "bench-0.32.0-cpu-server-killed.json")
-    judgement = judge(raw, asked, thresholds(), ServerFacts(same_process=True, client_exit_code=0))
+    judgement = judge(raw, asked, thresholds(), ServerFacts(client_exit_code=0))
     assert (judgement.verdict, judgement.figures, judgement.failed) == ("INVALID", None, 4)
     assert codes(judgement, "INVALID") == {"requests_failed"}
     assert codes(judgement, "SUSPECT") == {"tokens_in_bursts"}, "recorded on a busy machine"
@@ -134,11 +134,11 @@ def test_failed_request_does_not_shift_expected_lengths():
     ("server", "code"),
     [
         (ServerFacts(same_process=False, client_exit_code=0), "server_changed"),
-        (ServerFacts(same_process=True, died="exit code 1", client_exit_code=0), "server_died"),
-        (ServerFacts(same_process=True, hung="no answer for 60 s", client_exit_code=0), "server_hung"),
-        (ServerFacts(same_process=True, client_exit_code=1), "client_failed"),
-        (ServerFacts(same_process=True, client_exit_code=None), "client_failed"),
-        (ServerFacts(same_process=True, client_exit_code=None, client_timed_out=True), "client_timeout"),
+        (ServerFacts(died="exit code 1", client_exit_code=0), "server_died"),
+        (ServerFacts(hung="no answer for 60 s", client_exit_code=0), "server_hung"),
+        (ServerFacts(client_exit_code=1), "client_failed"),
+        (ServerFacts(client_exit_code=None), "client_failed"),
+        (ServerFacts(client_exit_code=None, client_timed_out=True), "client_timeout"),
     ],
 )
 def test_fault_of_server_or_client_makes_point_invalid(server, code):

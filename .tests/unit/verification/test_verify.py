@@ -87,7 +87,7 @@ def test_results_of_each_client_process_are_recomputed(run, monkeypatch):
             point["load"] |= {"clients": 2, "requests": 16, "concurrency": 2}
     plan.write_text(json.dumps(points))
     run.write(run.raw("plain", "chat-c1-r1"), json.dumps(merge(parts, [[(100.1, 1.0), (101.1, 1.5)], ()])))
-    run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0))
+    run.judge("plain", "chat-c1-r1", ServerFacts(client_exit_code=0))
     record = {(item.deployment, item.load.name): item for item in run.measurements()}["plain", "chat-c1-r1"]
     assert (record.load.clients, record.client_cpu, record.completed) == (2, 0.5, 16), record.reasons
     assert wrong(run.seal()) == []
@@ -265,14 +265,15 @@ def test_report_that_cannot_be_made_hides_no_other_problem(run):
     [
         ("{}\n", {"client_exit_code": 1}, {"client_failed", "raw_missing"}),
         ("{}\n", {"client_exit_code": None, "client_timed_out": True}, {"client_timeout", "raw_missing"}),
-        (None, {"died": "exit code 1", "same_process": False, "client_exit_code": 0}, {"server_died", "server_changed"}),
+        (None, {"died": "exit code 1", "client_exit_code": 0}, {"server_died"}),
+        (None, {"died": "exit code 1", "same_process": False, "client_exit_code": 0}, {"server_died", "server_changed"}),  # older
         (None, {"hung": "no token for 60 s", "client_exit_code": None}, {"server_hung", "client_failed"}),
     ],
 )  # fmt: skip
 def test_invalid_point_is_judged_with_recorded_facts(run, raw, facts, codes):
     if raw:
         run.edit(run.raw("plain", "chat-c1-r1"), lambda _: raw)
-    run.judge("plain", "chat-c1-r1", ServerFacts(**{"same_process": True} | facts))
+    run.judge("plain", "chat-c1-r1", ServerFacts(**facts))
     record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert {reason.code for reason in record.reasons} == codes and record.verdict == "INVALID"
     assert wrong(run.seal()) == []
@@ -281,7 +282,7 @@ def test_invalid_point_is_judged_with_recorded_facts(run, raw, facts, codes):
 
 
 def test_recorded_suspension_is_kept_and_silence_is_found(run):
-    run.judge("plain", "chat-c1-r1", ServerFacts(same_process=True, client_exit_code=0, interrupted="Slurm suspended job 7."))
+    run.judge("plain", "chat-c1-r1", ServerFacts(client_exit_code=0, interrupted="Slurm suspended job 7."))
     record = next(item for item in run.measurements() if (item.deployment, item.load.name) == ("plain", "chat-c1-r1"))
     assert "interrupted" in {reason.code for reason in record.reasons} and record.verdict == "SUSPECT"
     assert wrong(run.seal()) == []

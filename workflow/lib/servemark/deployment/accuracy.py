@@ -81,7 +81,7 @@ class Checking:
         ended = self._run(check, ready, draft, server)
         server.settle()
         died = death(attempt, server)
-        facts = ServerFacts(same_process=server.same_processes, died=died, hung=server.hung)
+        facts = ServerFacts(died=died, hung=server.hung)
         try:
             if failure := measuring.end_deployment(attempt, f"the check {check.name}", facts, server.blamed):
                 # The check ran, so a second such failure is a permanent gap.

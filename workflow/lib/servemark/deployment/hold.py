@@ -52,7 +52,7 @@ class Usage:
         for name, scrape in self.scrapes.items():
             try:
                 load = scrape()
-            except (httpx.HTTPError, ValueError):
+            except httpx.HTTPError:
                 silent.append(name)
                 continue
             self.finished += load.finished - self._seen.get(name, load.finished)

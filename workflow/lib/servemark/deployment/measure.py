@@ -209,7 +209,6 @@ class Measuring:
             else None
         )
         facts = ServerFacts(
-            same_process=server.same_processes,
             died=died,
             hung=server.hung,
             client_exit_code=None if result.stopped else result.exit_code,
@@ -288,7 +287,7 @@ def gone(attempt: Path | None, before: str) -> Failure:
 
 def death(attempt: Path, server: ServerWatch) -> str | None:
     """Return how the server died. The client may end before the watch detects that, because all its requests failed."""
-    if server.same_processes:
+    if server.all_alive:
         return server.died
     first = attempts.first_to_end(attempt, server.blamed)
     daemon = attempts.await_end(attempt, first.name if first else server.blamed)

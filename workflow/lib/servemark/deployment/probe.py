@@ -55,12 +55,19 @@ class ServerProbe:
         return "ready" if response.json().get("usage", {}).get("completion_tokens", 0) >= 1 else "a completion has no output token"
 
 
-def require_closed(url: str) -> None:
-    """Raise StageFailed if a route responds to requests without the API key."""
+def require_closed(url: str, timeout_s: float = 30.0) -> None:
+    """Raise StageFailed unless a route refuses requests without the API key, or nothing listens there."""
     try:
-        status = httpx.get(url, timeout=10.0, trust_env=False).status_code
-    except httpx.HTTPError:
-        return  # without a response nothing is exposed
+        status = httpx.get(url, timeout=timeout_s, trust_env=False).status_code
+    except (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError):
+        return  # the server has ended, and whoever waits for it says so
+    except httpx.HTTPError as error:
+        # A slow route may still be an open one.
+        raise StageFailed(
+            f"{url} gave no response in {timeout_s:.0f} s ({type(error).__name__}). It must return 401 without the API key.",
+            do="Rerun the same command. If it happens again, read the server's log.",
+            reason="startup_timeout",
+        ) from error
     if status != 401:
         raise StageFailed(
             f"{url} returns {status} without the API key; expected 401. servemark does not serve it: anyone could use it.",

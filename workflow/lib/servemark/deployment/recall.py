@@ -17,7 +17,7 @@ def recalled(ledger: Ledger, point: PlannedPoint, plan: Plan, config: Config) ->
     if stored is None:
         return None
     # Thresholds are not in the ledger key, so a stored measurement is judged again.
-    facts = replace(ServerFacts.of(stored.record), same_process=True, client_exit_code=0)
+    facts = replace(ServerFacts.of(stored.record), client_exit_code=0)
     # The ledger key does not contain the transport. A deployment with another one than required is not started.
     if facts.slow_transport is None and config.cluster:
         wanted = config.cluster.require_transport

@@ -1,4 +1,4 @@
-"""The watch of servers during a measurement: each is alive, is the same process, and generates tokens."""
+"""The watch of servers during a measurement: each is alive and generates tokens."""
 
 from __future__ import annotations
 
@@ -141,8 +141,11 @@ class ServerWatch:
     @property
     def scrapes_of_all(self) -> list[dict[str, Scrape]]:
         """Each round of samples in which all servers responded, oldest first."""
-        rounds = zip(*(self._samples.get(name, []) for name in self.scrapes), strict=False)
-        return [{name: load.counters for name, (_, load) in zip(self.scrapes, loads, strict=True)} for loads in rounds]
+        rounds: dict[float, dict[str, Scrape]] = {}
+        for name, samples in self._samples.items():
+            for seconds, load in samples:
+                rounds.setdefault(seconds, {})[name] = load.counters
+        return [rounds[seconds] for seconds in sorted(rounds) if len(rounds[seconds]) == len(self.scrapes)]
 
     @property
     def total(self) -> Load | None:
@@ -151,8 +154,8 @@ class ServerWatch:
         return sum(latest[1:], latest[0]) if len(latest) == len(self.scrapes) else None
 
     @property
-    def same_processes(self) -> bool:
-        """Whether all servers are alive. The supervisor starts none a second time."""
+    def all_alive(self) -> bool:
+        """Whether no server has ended. The supervisor starts none a second time."""
         return all(self._ended(name) is None for name in self.scrapes)
 
     @property
@@ -164,7 +167,7 @@ class ServerWatch:
     def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait until a server that does not respond after the client's end is recorded as ended."""
         deadline = self.clock() + seconds
-        while self.died is None and self.hung is None and self.same_processes and self.clock() < deadline:
+        while self.died is None and self.hung is None and self.all_alive and self.clock() < deadline:
             try:
                 for scrape in self.scrapes.values():
                     scrape()
@@ -201,7 +204,9 @@ class ServerWatch:
             samples.append((now - self._began, load))
             fault = f"generated no token with {load.open_requests:.0f} requests open"
         except httpx.HTTPStatusError as error:
-            self.died, self._blamed = f"{name} returns {error.response.status_code} on /metrics", name
+            fault = f"returned {error.response.status_code} on /metrics"
+            if error.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                self.died, self._blamed = f"{name} {fault}", name  # the key is refused: it is another program
         except httpx.HTTPError:
             pass  # hung after a while; a server that has ended is detected by its process
         if now - self._moved_at[name] > self.no_progress_s:
@@ -209,12 +214,15 @@ class ServerWatch:
 
 
 def scraper(url: str, key: str) -> Callable[[], Load]:
-    """Return a function that reads one server's /metrics."""
+    """Return a function that reads one server's /metrics. It raises ``httpx.HTTPError``, also for text that is no metrics."""
     client = httpx.Client(base_url=url, timeout=2.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
 
     def scrape() -> Load:
         response = client.get("/metrics")
         response.raise_for_status()
-        return parse_metrics(response.text)
+        try:
+            return parse_metrics(response.text)
+        except ValueError as error:
+            raise httpx.DecodingError(f"{url}/metrics returned text that is no metrics: {error}") from error
 
     return scrape

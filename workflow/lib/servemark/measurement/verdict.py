@@ -29,13 +29,13 @@ BURST_GAP_S = 1e-4
 class ServerFacts:
     """What servemark observed of server, client and job during one load point, in addition to the client's results.
 
-    ``same_process``: pid and start time of the server are the same before and after. ``client_exit_code``: None if it did not exit by
-    itself. ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict. ``slow_transport``: why the
-    ranks' transport is slower than the nodes allow, from the fabric check or an earlier verdict. ``counters``: the servers' own
-    (None: a server did not respond, or an older measurement). ``options``: the servers', as the ledger key has them.
+    ``same_process`` is False only in older records, of a server that died. ``client_exit_code``: None if it did not exit by itself.
+    ``interrupted``: what stopped all of them for a time, from Slurm's record or an earlier verdict. ``slow_transport``: why the ranks'
+    transport is slower than the nodes allow, from the fabric check or an earlier verdict. ``counters``: the servers' own (None: a server
+    did not respond, or an older measurement). ``options``: the servers', as the ledger key has them.
     """
 
-    same_process: bool
+    same_process: bool = True
     died: str | None = None
     hung: str | None = None
     client_exit_code: int | None = None
