@@ -66,6 +66,16 @@ def test_daemon_that_dies_ends_siblings_and_is_named(attempts, tmp_path):
     assert_all_dead(attempt)
 
 
+def test_request_that_cannot_be_read_ends_all(attempts):
+    attempt = attempts()
+    daemon(attempt)
+    (attempt / "requests" / "broken.json").write_text("{}")
+    wait_for(lambda: supervisor.read_state(attempt).state == "ended")
+    assert supervisor.read_state(attempt).why == "supervisor_failed"
+    assert_all_dead(attempt)
+    assert "ValidationError" in (attempt / supervisor.LOG).read_text()
+
+
 def test_missing_command_is_never_started(attempts):
     attempt = attempts()
     log = attempt / "server.log"

@@ -103,7 +103,8 @@ def fail(attempt: Path, failure: Failure, stop_timeout_s: float) -> Failure:
     """End the attempt because of ``failure``: record it for later stages, stop all processes, and wait for their end.
 
     Returns:
-        the recorded failure. If the attempt was ended from outside (time limit, superseded), that is recorded instead of ``failure``.
+        ``failure``; if the attempt was ended from outside (time limit, superseded), the failure that states this. An earlier failure of
+        the attempt stays the recorded one.
     """
     path = attempt / "failure.json"
     if not path.exists():

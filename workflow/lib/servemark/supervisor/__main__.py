@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,7 @@ class Supervisor:
             why = refused.reason if refused else "cannot_begin"
         if why is None:
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-            while (why := self._reason_to_end()) is None:
-                # A shared disk may fail for a moment.
-                with contextlib.suppress(OSError):
-                    self._start_requested()
-                segments.look()
-                time.sleep(TICK_S)
+            why = self._supervise(segments)
         # A full disk must not keep the tree alive.
         with contextlib.suppress(OSError):
             self.write_state("ending", why=why)
@@ -113,6 +109,20 @@ class Supervisor:
                 Path(record).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.write_state("ended", why=why, ended_at=utc_now(), leftovers=tuple(leftovers))
+
+    def _supervise(self, segments: Segments) -> str:
+        """Start what stages request until there is a reason to end, and return it."""
+        try:
+            while (why := self._reason_to_end()) is None:
+                # A shared disk may fail for a moment.
+                with contextlib.suppress(OSError):
+                    self._start_requested()
+                segments.look()
+                time.sleep(TICK_S)
+            return why
+        except Exception:  # a defect must not leave processes behind
+            traceback.print_exc()
+            return "supervisor_failed"
 
     def _beat(self) -> None:
         """Send the heartbeat to the remote agents, in a thread of its own: a hanging shared disk may block the main thread."""
