@@ -34,6 +34,7 @@ def test_files_of_init_are_accepted_by_check_and_planned(fresh: ScheduledCheckou
     checked = servemark(fresh, "check", "my.yaml")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "Slurm would accept tp4, probe_hardware, check_environment" in checked.stdout
+    assert "1 node(s) x 4 GPU(s)" in checked.stdout and "GPU-hours" in checked.stdout
 
     env = {"PYTHONPATH": str(fresh.path / "workflow" / "lib")}
     argv = [str(SNAKEMAKE), "--profile", "profiles/slurm", "--configfile", "my.yaml", "-n"]

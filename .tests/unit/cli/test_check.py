@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from builders import hub_cache
 from builders.paths import ROOT
 from builders.recorded_site import BODIES, SILENT, only
-from servemark.cli import check
+from servemark.cli import check, check_jobs
 from servemark.cli import main as cli
 from servemark.config import paths
 from servemark.config.expand import expand
@@ -45,7 +45,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     (folder / "envs").symlink_to(ROOT / "envs")
     monkeypatch.chdir(folder)
     monkeypatch.setenv(journal.VARIABLE, "")  # the command sets it
-    monkeypatch.setattr(check, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(check_jobs, "PATIENCE_S", 0.1)
     only(tmp_path / "bin", monkeypatch, {})
     return folder
 
@@ -268,6 +268,24 @@ def test_slurm_checks_the_requests_of_a_run(checkout, tmp_path, monkeypatch, cap
     lines = calls.read_text().splitlines()
     assert all(line.startswith("--test-only ") for line in lines)
     assert "--test-only --nodes=1 --ntasks-per-node=1 --partition=batch --gres=gpu:4 --time=30 --exclusive --mem=0" in lines
+
+
+@pytest.mark.parametrize(
+    ("site", "deployment", "top", "words"),
+    [
+        ("gpus_per_node: 4", "", "", ["d: at most 30 minutes on 1 node(s) x 4 GPU(s), 2.0 GPU-hours"]),
+        ("gpus_per_node: 4\nmax_minutes: 15", "", "prices: {gpu_hour: 2.5, currency: EUR}", ["1.0 GPU-hours, 2.50 EUR"]),
+        ("gpus_per_node: 0", "", "", ["1 node(s), 0.5 node-hours"]),
+        ("gpus_per_node: 4", "}\n  other: {model: m, environment: e", "", [" 2.0 GPU-hours", " 2.0 GPU-hours", "at most 4.0 GPU-hours"]),
+        ("gpus_per_node: 1", ", topology: {nodes: 2, tensor_parallel: 2}", "", ["2 node(s) x 1 GPU(s), 1.0 GPU-hours"]),
+    ],
+)
+def test_most_that_the_jobs_cost_is_stated(checkout, tmp_path, monkeypatch, capsys, site, deployment, top, words):
+    slurm(tmp_path, monkeypatch)
+    code, found = run(capsys, site=site, deployment=deployment, top=top)
+    costs = [text for text in found["ok"] if text.startswith("jobs: ") and "-hours" in text]
+    assert code == 0 and len(costs) == len(words)
+    assert all(text.endswith(end) for text, end in zip(costs, words, strict=True)), costs
 
 
 def test_job_that_slurm_refuses_is_a_problem(checkout, tmp_path, monkeypatch, capsys):

@@ -6,10 +6,11 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from servemark.cli import check_jobs
+from servemark.cli.finding import ELSEWHERE, Finding, Loc
 from servemark.config import option_problems, paths, positions
 from servemark.config.cluster import Site
 from servemark.config.expand import expand, points
@@ -20,31 +21,16 @@ from servemark.config.searches import ends, searches
 from servemark.containers.runtimes import REGISTRY
 from servemark.environments import build, lockfiles, own_lock
 from servemark.environments.lockfiles import Lock
-from servemark.errors import ConfigError, ServemarkError, StageFailed
+from servemark.errors import ConfigError, ServemarkError
 from servemark.files import storage
-from servemark.machine import hardware, network
+from servemark.machine import hardware
 from servemark.planning import exposure
 from servemark.planning.legality import of_builtin, too_long
 from servemark.records import StagedPrompts
 from servemark.records.restarts import configured
-from servemark.run import scheduled, topologies
+from servemark.run import topologies
 from servemark.weights import hub_source, hub_token, staging
 from servemark.weights.hub_source import HubSource
-
-PATIENCE_S = 5.0
-"""Seconds to wait for a controller that does not respond."""
-ELSEWHERE = "Slurm's commands are not on this machine. Rerun the check on the cluster's login node."
-UNREACHED = ("slurm_missing", "slurm_unreachable")
-Loc = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. ``loc``: the configuration key that it concerns, () for none."""
-
-    state: Literal["ok", "problem", "not checked"]
-    text: str
-    loc: Loc = ()
 
 
 def check(path: Path, cluster: str | None = None) -> None:
@@ -97,8 +83,8 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _room(config, here=here)
     yield from _later(config)
     if config.cluster:
-        yield from _network(config.cluster)
-        yield from _jobs(config, here=here)
+        yield from check_jobs.interface(config.cluster)
+        yield from check_jobs.jobs(config, config.cluster, here=here)
 
 
 def _refused(config: Config) -> Iterator[Finding]:
@@ -265,35 +251,3 @@ def _lock(key: str, asked: str, cluster: Site | None) -> Lock:
         return locks[asked]
     fitting = [lock for lock in locks.values() if bool(lock.cuda) == bool(cluster.gpus_per_node) and platform.machine() in lock.machines]
     return max(fitting or locks.values(), key=lambda lock: lock.gib)
-
-
-def _network(cluster: Site) -> Iterator[Finding]:
-    """Check whether this machine has the interface; the nodes decide."""
-    if cluster.interface is None:
-        return
-    try:
-        found = network.choose_interface("this machine", hardware.interfaces(), cluster.interface, None)
-    except StageFailed:
-        text = f"interface {cluster.interface}: this machine has no such interface with an IPv4 address. Each job checks its nodes."
-        yield Finding("not checked", text)
-    else:
-        yield Finding("ok", f"interface {cluster.interface}: {found.name} has {found.address} on this machine; each job checks its nodes")
-
-
-def _jobs(config: Config, *, here: bool) -> Iterator[Finding]:
-    """Ask Slurm whether it would accept the jobs, as a run does before it submits any."""
-    if not here:
-        yield Finding("not checked", f"jobs: {ELSEWHERE}")
-        return
-    notes: list[str] = []
-    try:
-        names = scheduled.ask_slurm(config, Path("results") / config.run, notes.append, patience_s=PATIENCE_S)
-    except ConfigError as error:
-        if error.reason in UNREACHED:
-            yield Finding("not checked", f"jobs: {error.what.splitlines()[0].rstrip('.')}. Rerun the check where `squeue` responds.")
-        else:
-            yield Finding("problem", f"jobs: {error.what} {error.do or ''}")
-        return
-    yield Finding("ok", f"jobs: Slurm would accept {', '.join(names)} (sbatch --test-only)")
-    for note in notes:
-        yield Finding("ok", f"jobs: {note}")

@@ -103,11 +103,7 @@ def ask_slurm(config: Config, folder: Path, say: Callable[[str], None], *, patie
     """
     os.environ[journal.VARIABLE] = str((folder / "slurm" / "jobs.jsonl").absolute())
     TERMS.update(KEYS)
-    wanted = []
-    for name in starts(config):
-        count = missing_points(config, folder / "deployments" / name / "plan.json")
-        wanted.append(deployment_request(config, name, most_points(config, name) if count is None else count))
-    wanted += small_requests(config)
+    wanted = [*deployment_requests(config, folder), *small_requests(config)]
     try:
         preflight.check(wanted, say, patience_s=patience_s)
     except GuardedError as error:
@@ -133,6 +129,12 @@ def own_end() -> float | None:
         return datetime.fromisoformat(output.strip()).timestamp()
     except (CommandFailed, ValueError):
         return None
+
+
+def deployment_requests(config: Config, folder: Path) -> list[Request]:
+    """Return the job of each start of a deployment, for the load points that the ledger does not have. ``folder``: the run's results."""
+    counts = {name: missing_points(config, folder / "deployments" / name / "plan.json") for name in starts(config)}
+    return [deployment_request(config, name, most_points(config, name) if count is None else count) for name, count in counts.items()]
 
 
 def deployment_request(config: Config, name: str, missing: int | None) -> Request:
