@@ -1,9 +1,9 @@
 """await_ready: wait until every server returns a completion, and record how they came up, or why not."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -94,10 +94,8 @@ class Waiting:
         server = endpoint.servers[0]
         try:
             for waited_for, start in self._as_ready(attempt):
-                server = waited_for
-                if isinstance(start, Exception):
-                    raise start
-                starts.append(start)
+                server = waited_for  # an error is about this one
+                starts.append(start.result())
             starts.sort(key=lambda start: [place.replica for place in endpoint.servers].index(start[0].replica))
             if endpoint.router:
                 server = endpoint.router
@@ -161,27 +159,23 @@ class Waiting:
         except OSError as error:
             self.here.progress.say(f"warning: later starts cannot record that they found compiled code: {error}")
 
-    def _as_ready(self, attempt: Path) -> Iterator[tuple[ServerPlace, tuple[ReplicaStartup, float] | Exception]]:
-        """Yield each server with its start-up times as soon as it is ready, or with the error that ended its wait.
+    def _as_ready(self, attempt: Path) -> Iterator[tuple[ServerPlace, Future[tuple[ReplicaStartup, float]]]]:
+        """Yield each server as soon as the wait for it has ended, with the result of :meth:`_one`.
 
         Each server has a thread. One after the other, a server that is ready before the one that is waited for would get that one's time.
         """
-        ended: queue.SimpleQueue[tuple[ServerPlace, tuple[ReplicaStartup, float] | Exception]] = queue.SimpleQueue()
-        waiting = list(self.endpoint.servers)
+        waits = {Future[tuple[ReplicaStartup, float]](): server for server in self.endpoint.servers}
 
-        def wait(server: ServerPlace) -> None:
+        def wait(own: Future[tuple[ReplicaStartup, float]]) -> None:
             try:
-                ended.put((server, self._one(attempt, server, lambda: waiting[:1] == [server])))
-            except Exception as error:  # the stage raises it
-                ended.put((server, error))
+                own.set_result(self._one(attempt, waits[own], lambda: next(one for one in waits if not one.done()) is own))
+            except Exception as error:
+                own.set_exception(error)
 
-        for server in self.endpoint.servers:
-            # After an error or a signal the stage ends, and these threads with it.
-            threading.Thread(target=wait, args=(server,), daemon=True).start()
-        while waiting:
-            server, start = ended.get()
-            waiting.remove(server)
-            yield server, start
+        for one in waits:
+            # After an error or a signal the stage ends, and these threads with it. Those of an executor would keep it alive.
+            threading.Thread(target=wait, args=(one,), daemon=True).start()
+        yield from ((waits[ended], ended) for ended in as_completed(waits))
 
     def _one(self, attempt: Path, server: ServerPlace, speaks: Callable[[], bool]) -> tuple[ReplicaStartup, float]:
         """Wait for one server; return its start-up times and the seconds to health. ``speaks``: see :meth:`_poll`."""
