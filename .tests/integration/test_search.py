@@ -16,7 +16,7 @@ CAPACITY, PACE_MS = 2, 60
 # trial only below 180/1.25 = 144 ms, so that a busy machine may add 84 ms at the concurrency 1 and 24 ms at 4.
 SERVER = {"STANDIN_CAPACITY": str(CAPACITY), "STANDIN_TOKEN_S": str(PACE_MS / 1000)}
 # At a request rate, requests in flight vary: more of them than on average must not reach the target.
-PACED_SERVER = {"STANDIN_CAPACITY": "4", "STANDIN_TOKEN_S": "0.12"}
+PACED_SERVER = {"STANDIN_CAPACITY": "4", "STANDIN_TOKEN_S": "0.08"}
 TRUTH, TARGET_MS, TRIALS = 6, 180, 10
 
 
