@@ -156,6 +156,32 @@ def test_cluster_profile_with_an_empty_cluster_is_refused(checkout, data, capsys
     assert not owner().exists()
 
 
+@pytest.mark.parametrize(
+    ("job", "more", "refused"),
+    [
+        (None, {}, True),
+        (None, {"argv": ["--until", "stage_weights"]}, False),
+        (None, {"argv": ["-kU", "build_environment"]}, False),
+        (None, {"dry_run": True}, False),
+        (None, {"is_main": False}, False),
+        ("7", {}, False),
+    ],
+    ids=["login node", "--until", "-U", "dry run", "job of a rule", "inside a job"],
+)
+def test_cluster_without_a_scheduler_is_refused_outside_a_job(checkout, data, capsys, monkeypatch, job, more, refused):
+    data["cluster"] = str(ROOT / "config" / "clusters" / "slurm.yaml")
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    arguments = {"is_main": True} | more
+    sys.argv.extend(arguments.pop("argv", []))
+    if not refused:
+        assert main_process.load(data, [DEFAULT], **arguments).config.cluster
+        return
+    with pytest.raises(SystemExit) as caught:
+        main_process.load(data, [DEFAULT], **arguments)
+    assert caught.value.code == 2 and "--profile slurm" in capsys.readouterr().err
+
+
 def test_second_run_ends_with_the_name_of_the_first(checkout, data, capsys):
     main_process.load(data, [], is_main=True)
     record = json.loads(owner().read_text())

@@ -161,6 +161,8 @@ def _claim(experiment: Experiment, sources: Sequence[os.PathLike[str]], *, sched
             _print([f"Records of {', '.join(names)} do not match the configuration. {more} No action needed."])
         return experiment
     config = experiment.config
+    if not scheduled and not run_lock.ends_early(sys.argv[1:]):
+        scheduled_run.refuse_servers_outside_a_job(config)
     places = [Path(".snakemake"), experiment.folder, config.ledger_folder, *([] if scheduled else [private.runtime_folder()])]
     storage.require(*places, shared=[config.cache])
     _State.places, _State.shared = [*places, Path(tempfile.gettempdir())], [config.cache]

@@ -27,6 +27,7 @@ _READ_ONLY = re.compile(
     r"--(?:lint|dag|rulegraph|filegraph|d3dag|(?:detailed-)?summary|list(?:-[a-z-]+)?|l[tucip]|unlock|report|archive|version|help"
     r"|generate-unit-tests|containerize|cleanup-metadata|cm)(?:=.*)?|-[afFkpt]*[DhlSv].*"
 )
+_UNTIL = re.compile(r"--until(?:=.*)?|-[afFkpt]*U.*")
 
 
 class Owner(Strict):
@@ -48,6 +49,11 @@ class Owner(Strict):
 def executes(argv: Sequence[str], *, dry_run: bool) -> bool:
     """Return whether a call of snakemake runs jobs; ``dry_run``: Snakemake's value from command line, profile and environment."""
     return not dry_run and not any(map(_READ_ONLY.fullmatch, argv))
+
+
+def ends_early(argv: Sequence[str]) -> bool:
+    """Return whether a call of snakemake names the rules or files to end with (``--until``), as one that only stages weights."""
+    return any(map(_UNTIL.fullmatch, argv))
 
 
 def claim(workdir: Path, argv: Sequence[str], *, dry_run: bool = False) -> list[str]:

@@ -65,6 +65,19 @@ def is_scheduled(*, is_main: bool, jobs: int | None) -> bool:
     return VARIABLE in os.environ
 
 
+def refuse_servers_outside_a_job(config: Config) -> None:
+    """Refuse a run without a scheduler whose configuration is for a cluster, unless it runs in one of the cluster's jobs.
+
+    Raises:
+        ConfigError: the servers would start on this machine, which may be a login node.
+    """
+    if config.cluster is not None and "SLURM_JOB_ID" not in os.environ:
+        raise ConfigError(
+            "The configuration has a `cluster`, but this profile submits no jobs: the servers would run on this machine, outside a job.",
+            do="Use --profile slurm, or start this command inside a job. For a machine without Slurm, add --config cluster= (no value).",
+        )
+
+
 def restore_configuration() -> None:
     """Set SLURM_CONF again in a job, because the inner executor removes it."""
     if configuration := os.environ.get(commands.CONF_VARIABLE):
