@@ -326,7 +326,7 @@ def test_missing_image_is_never_reported_as_ok(checkout, tmp_path, monkeypatch, 
 
 
 def test_image_that_the_jobs_read_is_ok_if_it_is_here(checkout, capsys):
-    (checkout / "vllm.sif").touch()
+    (checkout / "vllm.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC")
     code, found = run(capsys, environment=f"container: {{image: {checkout}/vllm.sif}}", site="build_on: job")
     assert code == 0 and f"environments.e.container.image: {checkout}/vllm.sif" in found["ok"]
 

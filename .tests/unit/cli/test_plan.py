@@ -256,8 +256,12 @@ def test_pasted_yaml_is_a_configuration_that_check_accepts(capsys, monkeypatch):
     _, found = planned(capsys, "tiny", "--gpu", "l4", "--gpus-per-node", 2, "--context", 512, "--concurrency", 4)
     workload = {"dataset": "random", "input_tokens": 64, "output_tokens": 32, "requests": 8, "concurrency": [4]}
     pasted = yaml.safe_load(found["yaml"]) | {"run": "r", "workloads": {"w": workload}}
-    # No environment can be built in this folder without wheels: one that exists takes its place.
-    pasted["environments"] = {"cuda": {"prefix": sys.prefix}}
+    # No environment can be built in this folder without wheels: a stand-in of an interpreter that finds vLLM takes its place.
+    python = Path("env/bin/python")
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho 1\n")
+    python.chmod(0o755)
+    pasted["environments"] = {"cuda": {"prefix": "env"}}
     Path("my.yaml").write_text(yaml.safe_dump(pasted))
     assert cli.main(["check", "my.yaml"]) == 0
     assert "valid" in capsys.readouterr().out

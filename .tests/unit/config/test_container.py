@@ -6,6 +6,7 @@ from servemark.cli import main as cli
 from servemark.config.container import Container
 from servemark.containers import runtimes
 
+SIF = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0"
 DIGEST = "sha256:" + "a" * 64
 CONFIG = """\
 run: r
@@ -89,7 +90,9 @@ def check(tmp_path, monkeypatch, capsys):
 def test_check_finds_missing_images_binds_and_runtimes(check, tmp_path):
     (tmp_path / "image/usr").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "x.sif").touch()
+    (tmp_path / "x.sif").write_bytes(SIF)
+    (tmp_path / "page.sif").write_text("<html>404</html>" * 9)
+    (tmp_path / "empty.sqsh").touch()
     key = "environments.e.container"
     assert check(tmp_path / "image")[0] == 0
     for image, more, place in [
@@ -98,6 +101,8 @@ def test_check_finds_missing_images_binds_and_runtimes(check, tmp_path):
         (tmp_path / "none.sif", "runtime: apptainer", f"my.yaml:6: {key}.image"),
         (tmp_path / "x.sif", "", f"my.yaml:6: {key}.image"),  # no apptainer in the PATH
         (tmp_path / "x.sif", "runtime: apptainer", f"my.yaml:7: {key}.runtime"),
+        (tmp_path / "page.sif", "runtime: apptainer", f"my.yaml:6: {key}.image"),
+        (tmp_path / "empty.sqsh", "runtime: enroot", f"my.yaml:6: {key}.image"),
         (tmp_path / "none.sqsh", "runtime: enroot", f"my.yaml:6: {key}.image"),
         (tmp_path / "x.sif", "runtime: pyxis", f"my.yaml:7: {key}.runtime"),
         (tmp_path / "image", f"binds: [{tmp_path}/none]", f"my.yaml:7: {key}.binds"),

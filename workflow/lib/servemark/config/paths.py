@@ -15,7 +15,7 @@ from servemark.config.problems import Loc, Problem, shortened
 from servemark.config.workload import StagedWorkload
 from servemark.containers import runtimes
 from servemark.datasets import rows
-from servemark.environments import build, lockfiles, options, own_lock, wheels
+from servemark.environments import build, interpreter, lockfiles, options, own_lock, wheels
 from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import chat_template, hub_source, manifest
 from servemark.weights.architecture import Architecture
@@ -41,10 +41,9 @@ def problems(config: Config, run: Path | None = None) -> list[Problem]:
     if config.publish and not published and shutil.which(config.publish[0]) is None:
         found.append(Problem(("publish",), f"this machine has no program {shortened(config.publish[0], 200)} that you may execute"))
     for name, prefix in _prefixes(config) if _on_this_machine(config, "build_on") else ():
-        python, described = prefix / "bin" / "python", run and (run / "environments" / name / "environment.json").exists()
-        if not described and not os.access(python, os.X_OK):
-            what = "you may not execute" if os.path.lexists(python) else "there is no"
-            found.append(Problem(("environments", name, "prefix"), f"{what} {shortened(str(python), 200)}"))
+        described = run and (run / "environments" / name / "environment.json").exists()
+        if not described and (fault := _prefix_fault(prefix / "bin" / "python", modules=bool(config.cluster and config.cluster.modules))):
+            found.append(Problem(("environments", name, "prefix"), fault))
     for name in sorted({deployment.environment for deployment in config.deployments.values()}):
         asked, described = config.environments[name].lock, run and (run / "environments" / name / "environment.json").exists()
         if asked and own_lock.is_path(asked) and not described and _on_this_machine(config, "build_on") and (fault := _lock_fault(asked)):
@@ -132,6 +131,19 @@ def _lock_fault(asked: str) -> str | None:
     return None
 
 
+def _prefix_fault(python: Path, *, modules: bool) -> str | None:
+    if not os.access(python, os.X_OK):
+        what = "you may not execute" if os.path.lexists(python) else "there is no"
+        return f"{what} {shortened(str(python), 200)}"
+    # Modules of the cluster may bring vLLM.
+    try:
+        if modules or interpreter.run_code(python, "import importlib.util as u; print(int(u.find_spec('vllm') is not None))"):
+            return None
+    except EnvironmentRefused as error:
+        return f"{error.what} {error.do}"
+    return f"{shortened(str(python), 200)} finds no vLLM; install it there, or name another environment"
+
+
 def containers(config: Config) -> Iterator[tuple[str, Container]]:
     """Yield the name and the container of each environment in use that has one."""
     for name in sorted({deployment.environment for deployment in config.deployments.values()}):
@@ -153,6 +165,9 @@ def _container_faults(loc: Loc, container: Container, config: Config) -> Iterato
         yield Problem((*loc, "image"), f"{shortened(image, 200)} is {why}")
     elif kind != "registry" and not os.access(image, os.R_OK):
         yield Problem((*loc, "image"), f"you may not read {shortened(image, 200)}")
+    elif kind in ("file", "squashfs") and not runtimes.begins_as_image(image):
+        what = f"{shortened(image, 200)} is no {'SIF' if kind == 'file' else 'squashfs'} image ({os.path.getsize(image):,} bytes)"
+        yield Problem((*loc, "image"), f"{what}; make or copy the file again")
     # Modules of the cluster may bring the runtime, and its nodes may have other folders.
     if config.cluster is None:
         for number, bind in enumerate(container.binds):

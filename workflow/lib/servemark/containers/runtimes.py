@@ -222,6 +222,17 @@ def kind_of(image: str) -> Kind:
     return "file" if image.endswith(".sif") else "squashfs" if image.endswith(SQUASHFS) else "folder"
 
 
+def begins_as_image(file: str) -> bool:
+    """Return whether an image file begins as one of its kind: an empty file or a saved error page does not.
+
+    SIF: ``SIF_MAGIC`` after a line that starts the image (github.com/sylabs/sif, pkg/sif/sif.go). Squashfs, which Apptainer also takes
+    under the name .sif: ``hsqs`` (linux/include/uapi/linux/magic.h).
+    """
+    with open(file, "rb") as stream:
+        head = stream.read(64)
+    return head.startswith(b"hsqs") or (kind_of(file) == "file" and b"SIF_MAGIC" in head)
+
+
 def candidates(image: str, asked: RuntimeName | Literal["auto"]) -> tuple[RuntimeName, ...]:
     """Return the runtimes that may start an image, most wanted first; empty if the asked one cannot start this kind of image."""
     found = _ORDER[kind_of(image)]
