@@ -13,6 +13,7 @@ from builders.paths import ROOT
 from servemark.cli import reference
 from servemark.config.cluster import Site
 from servemark.config.model import Config
+from servemark.config.workload import KINDS, Load
 from servemark.records import ALL_RECORDS
 from servemark.report.columns import COLUMNS
 
@@ -46,11 +47,20 @@ def test_page_without_one_of_the_marks_is_refused(number):
 
 @pytest.mark.parametrize(("model", "least"), [(Config, 40), (Site, 25)])
 def test_every_key_has_a_meaning(model, least):
-    rows = reference.key_table(model)[2:]
+    rows = [line for line in reference.key_table(model) if line.startswith("| `")]
     assert len(rows) > least
     for row in rows:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
         assert len(cells) == 4 and all(cells), row
+
+
+def test_each_form_of_a_workload_has_a_table_of_its_own_keys():
+    first, *others = "\n".join(reference.key_table(Config)).split("\n### ")
+    keys = [re.findall(r"^\| `workloads\.NAME\.(\S+)` ", part, re.MULTILINE) for part in (first, *others)]
+    assert [part.partition("\n")[0] for part in others] == [f"A workload with {forms}" for forms, _ in reference.WORKLOADS]
+    assert [kind for _, kind in reference.WORKLOADS] == list(KINDS.values())
+    assert all(own[0] == "dataset" and len(set(own)) == len(own) for own in keys[1:])
+    assert set(keys[0]) >= set(Load.model_fields) and not any(set(keys[0]) & set(own) for own in keys[1:])
 
 
 @pytest.mark.parametrize("model", [Config, Site])

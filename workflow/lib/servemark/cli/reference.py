@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from servemark import diagnosis
 from servemark.config.cluster import Site
 from servemark.config.model import Config
-from servemark.config.workload import KINDS, Workload
+from servemark.config.workload import Load, PrefixWorkload, RandomWorkload, StagedWorkload, Workload
 from servemark.measurement import reasons
 from servemark.records import ALL_RECORDS, Record, schemas
 from servemark.records.base import MOST, write_atomically
@@ -29,7 +29,13 @@ MARKS: dict[type[BaseModel], tuple[str, str]] = {
     Config: ("<!-- keys: generated from the types -->", "<!-- keys: end -->"),
     Site: ("<!-- cluster keys: generated from the types -->", "<!-- cluster keys: end -->"),
 }
-"""The lines before and after a type's table in configuration.md."""
+"""The lines before and after a type's tables in configuration.md."""
+WORKLOADS: tuple[tuple[str, type[Load]], ...] = (
+    ("dataset: random", RandomWorkload),
+    ("dataset: file, sharegpt or hf", StagedWorkload),
+    ("dataset: prefix", PrefixWorkload),
+)
+"""The forms of a workload, as headings name them, and their types."""
 EXIT_CODES = (
     ("0", "success"),
     ("1", "failure; the message states the reason"),
@@ -94,16 +100,29 @@ def with_tables(page: str) -> str:
 
 
 def key_table(model: type[BaseModel] = Config) -> list[str]:
-    """Return the table of every key, in the order of the types."""
+    """Return the table of every key, in the order of the types, and for a configuration one further table for each form of a workload."""
     schema = json_schema(model)
-    rows = [
-        (f"`{key}`", _type(part, schema["$defs"]), _default(field), field.description or "")
-        for key, field, part in _keys(model, schema, schema["$defs"], "")
-    ]
+    defs = schema["$defs"]
+    keys = _keys(model, schema, defs, "")
+    lines = _rows(keys, defs)
+    if model is Config:
+        for forms, kind in WORKLOADS:
+            own = _keys(kind, defs[kind.__name__], defs, "workloads.NAME.")
+            lines += ["", f"### A workload with {forms}", "", f"{kind.__doc__} The keys of `workloads.NAME` in the first table apply too."]
+            lines += ["", *_rows([row for row in own if not any(row[::2] == known[::2] for known in keys)], defs)]
+    return lines
+
+
+_Key = tuple[str, FieldInfo, dict[str, Any]]
+"""A key with its prefix, its field, and its part of the schema."""
+
+
+def _rows(keys: list[_Key], defs: dict[str, Any]) -> list[str]:
+    rows = ((f"`{key}`", _type(part, defs), _default(field), field.description or "") for key, field, part in keys)
     return _table(("key", "type", "default", "meaning"), rows)
 
 
-def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], prefix: str) -> list[tuple[str, FieldInfo, dict[str, Any]]]:
+def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], prefix: str) -> list[_Key]:
     found = []
     for name, field in model.model_fields.items():
         key, part, inner = prefix + name, schema["properties"][name], field.annotation
@@ -115,11 +134,11 @@ def _keys(model: type[BaseModel], schema: dict[str, Any], defs: dict[str, Any], 
         elif any("$ref" in choice for choice in part.get("anyOf", ())):
             # A section that may be absent, or a word in its place.
             inner = next(iter(typing.get_args(inner)), inner)
-        for kind in KINDS.values() if inner == Workload else (inner,):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                # A key that several kinds of workload share has one row.
-                rows = _keys(kind, defs[kind.__name__], defs, f"{key}.")
-                found += [row for row in rows if not any(row[::2] == known[::2] for known in found)]
+        if inner == Workload:
+            # The keys that all forms share. Their schema is the same in each form.
+            found += _keys(Load, defs[RandomWorkload.__name__], defs, f"{key}.")
+        elif isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _keys(inner, defs[inner.__name__], defs, f"{key}.")
     return found
 
 

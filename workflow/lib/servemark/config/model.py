@@ -216,7 +216,7 @@ class Config(Strict):
     models: dict[Name, Model] = Field(min_length=1, description="models by name")
     environments: dict[Name, Environment] = Field(min_length=1, description="environments by name")
     deployments: dict[Name, Deployment] = Field(min_length=1, description="deployments by name")
-    workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name")
+    workloads: dict[Name, Workload] = Field(min_length=1, description="workloads by name; `dataset` decides which further keys one has")
     sweeps: tuple[Sweep, ...] = Field(default=(), description="variants of deployments and workloads")
     order: Literal["interleaved", "grouped"] = Field(
         default="interleaved",
@@ -229,7 +229,7 @@ class Config(Strict):
         "3 repetitions and `restarts: 2`, each start measures one, so the intervals also cover the spread between starts",
     )
     cluster: Annotated[Site | None, WithJsonSchema({"type": ["string", "null"], "minLength": 1})] = Field(
-        default=None, description="NAME of config/clusters/NAME.yaml or the path of a cluster file (second table); default this machine"
+        default=None, description="NAME of config/clusters/NAME.yaml or the path of a cluster file; default this machine"
     )
     # After `cluster`, which may override it.
     cache: Location = Field(
