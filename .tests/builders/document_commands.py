@@ -128,6 +128,10 @@ RUN_BY = {
     ),
     ".venv/bin/servemark stop NAME": RunBy(_SERVED, '"stop", "a"'),
     ".venv/bin/servemark bundle cuda13 ../bundle": RunBy(_BUNDLED, '"bundle", "cuda13", "bundle"'),
+    ".venv/bin/servemark bundle envs/workflow.lock ../bundle": RunBy(
+        ".tests/unit/environments/test_wheels.py::test_lock_file_of_the_workflow_alone_collects_no_model_environment",
+        '"bundle", "envs/workflow.lock", "bundle"',
+    ),
     ".venv/bin/servemark bundle cuda13 ../bundle --python 3.12 --machine aarch64": RunBy(
         _BUNDLED, '"bundle", "cuda13", "bundle", "--python", "3.12", "--machine", "aarch64"'
     ),

@@ -245,6 +245,11 @@ def test_command_writes_wheels_of_both_environments_and_their_manifest(checkout,
     assert "test-1.0-py3-none-any.whl" in site.names()
 
 
+def test_lock_file_of_the_workflow_alone_collects_no_model_environment(checkout, site):
+    assert main(["bundle", "envs/workflow.lock", "bundle"]) == 0
+    assert site.names() == ["bundle.json", "shared-1.0-py3-none-any.whl", "workflow-1.0-py3-none-any.whl"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
