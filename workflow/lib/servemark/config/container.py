@@ -66,8 +66,8 @@ def _inside(value: str) -> str:
 def _runtime(value: Any) -> Any:
     if value == "pyxis":
         raise refuse(
-            "starts a Slurm step in an image, but the process that servemark starts on each node runs outside it. Nodes with pyxis have "
-            "enroot, which pyxis calls: set `runtime: enroot`"
+            "must be another program: pyxis starts a Slurm step in an image, and servemark starts its own process on each node outside "
+            "the image. Nodes with pyxis have enroot, which pyxis calls: set `runtime: enroot`"
         )
     return value
 
