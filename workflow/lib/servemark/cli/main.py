@@ -228,7 +228,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="write compare.html and compare.json here; default: write nothing")
     one.set_defaults(do=lambda given: compare(given.a, given.b, given.gate, given.output))
-    one = commands.add_parser("reproduce", help="measure an archive's experiment again on this machine, and compare the result with it")
+    one = commands.add_parser(
+        "reproduce", help="write the configuration that measures an archive's run again; with --yes, also measure and compare"
+    )
     one.add_argument("archive", type=Path, metavar="ARCHIVE", help="results/RUN/archive/RUN.tar.zst")
     one.add_argument(
         "directory",

@@ -40,7 +40,7 @@ OWN_MARGIN_S = 30.0
 # Names of configuration keys, for the executor's messages.
 KEYS = {
     "speaker": "servemark",
-    "place": "the cluster file (topology.nodes: of the experiment)",
+    "place": "the cluster file (topology.nodes: in the configuration)",
     "account": "account",
     "partition": "partition",
     "qos": "qos",
