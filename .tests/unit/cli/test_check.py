@@ -86,6 +86,13 @@ def test_missing_model_is_a_problem_only_where_the_run_would_read_it(checkout, t
     assert state != "problem" or found[state][0].startswith("my.yaml:4: ")
 
 
+def test_folder_of_a_hub_cache_is_no_model(checkout, capsys):
+    folder = checkout / "hub" / "models--Qwen--Qwen3-0.6B"
+    (folder / "snapshots").mkdir(parents=True)
+    code, found = run(capsys, source=str(folder))
+    assert code == 2 and "`hf:Qwen/Qwen3-0.6B`" in found["problem"][0] and found["problem"][0].endswith(f" {folder.parent}")
+
+
 def test_existing_model_folder_is_examined(checkout, capsys):
     builtin.make("tiny-dense", checkout / "model")
     code, found = run(capsys, source="./model")

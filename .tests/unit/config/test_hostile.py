@@ -176,6 +176,14 @@ def test_prefix_without_vllm_is_refused_unless_modules_may_bring_it(tmp_path, ca
     assert ("my.yaml:7: environments.cpu.prefix: " in capsys.readouterr().out) is (code == 2)
 
 
+@pytest.mark.parametrize("inside", ["bin", "bin/python"])
+def test_prefix_inside_an_environment_names_its_folder(tmp_path, capsys, inside):
+    (tmp_path / "my.yaml").write_text(BASE.replace("lock: cpu", f"prefix: {sys.prefix}/{inside}"))
+    assert cli.main(["check", str(tmp_path / "my.yaml")]) == 2
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "environments.cpu.prefix: " in line)
+    assert line.endswith(f" {sys.prefix}")
+
+
 def test_interpreter_that_is_not_executable_is_refused(tmp_path, capsys):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()

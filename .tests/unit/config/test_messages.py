@@ -86,6 +86,8 @@ BAD = [
     ("builtin:tiny-dense", "builtin:tiny-dens  #!", "models.tiny.source", "`builtin:tiny-dense`"),
     ("builtin:tiny-dense", "hf:Qwen3-0.6B  #!", "models.tiny.source", "hf:ORG/NAME@REVISION"),
     ("builtin:tiny-dense", "Qwen/Qwen3-0.6B  #!", "models.tiny.source", ""),
+    ("builtin:tiny-dense", "https://huggingface.co/Qwen/Qwen3-0.6B  #!", "models.tiny.source", "`hf:Qwen/Qwen3-0.6B`"),
+    ("builtin:tiny-dense", "HF:Qwen/Qwen3-0.6B  #!", "models.tiny.source", "`hf:Qwen/Qwen3-0.6B`"),
     ("builtin:tiny-dense", "mydir  #!", "models.tiny.source", "NAME"),
     ("builtin:tiny-dense", "$SCRATCH/model  #!", "models.tiny.source", ""),
     ("    source: builtin:tiny-dense", "    trust_remote_code: 'yes'  #!\n    source: ./x",
@@ -104,6 +106,9 @@ BAD = [
      "`prefix`"),
     ("  cpu:\n    lock: cpu", "  cpu: {}  #!", "environments.cpu", ""),
     ("    lock: cpu", "    prefix: /opt/env\n    wheels: /opt/wheels  #!", "environments.cpu.wheels", "`lock`"),
+    ("    lock: cpu", "    conda: /opt/env  #!", "environments.cpu.conda", "`prefix`"),
+    ("    lock: cpu", "    container: {image: 'vllm/vllm-openai:v0.32.0'}  #!", "environments.cpu.container.image",
+     "`docker://vllm/vllm-openai:v0.32.0`"),
     ("    lock: cpu", "    prefix: 5  #!", "environments.cpu.prefix", ""),
     # topology
     (RANKS, "      nodes: 2  #!", "deployments.plain.topology.nodes",

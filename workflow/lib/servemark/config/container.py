@@ -37,6 +37,8 @@ def _image(value: str) -> str:
         return value
     if "://" in value:
         raise refuse("is an unknown source of images", allowed=("docker://NAME:TAG", "/path/image.sif", "/path/image.sqsh", "/path/folder"))
+    if not value.startswith(("/", ".", "~")) and runtimes.kind_of(value) == "folder" and _NAME.fullmatch(value):
+        raise refuse(f"must begin with a slash if it is a file or folder; for an image of a registry write `{REGISTRY}{value}`")
     return _absolute(os.path.expanduser(value), "an image file or folder")
 
 

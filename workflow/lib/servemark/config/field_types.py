@@ -160,6 +160,10 @@ def _path(value: Any) -> Path:
     return Path(path)
 
 
+# What else names a model of the hub: the address of its page, and `HF:`.
+_HUB_PAGE = re.compile(r"(?:https?://huggingface\.co/|hf:/*|huggingface:/*)([\w-][\w.-]*/[\w.-]+)(?:/tree/main)?/?", re.IGNORECASE)
+
+
 def _source(value: str) -> str:
     builtins = ("builtin:tiny-dense", "builtin:tiny-moe")
     allowed = (*builtins, "hf:ORG/NAME@REVISION", "a folder such as ./models/NAME")
@@ -167,6 +171,8 @@ def _source(value: str) -> str:
         return value
     if value.startswith(hub_source.PREFIX):
         raise refuse("is not a model of the hub; write hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
+    if found := _HUB_PAGE.fullmatch(value):
+        raise refuse(f"is a model of the hub; write `hf:{found[1]}`")
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is an unknown source; write a folder with a slash, ./NAME", allowed=allowed)
     path = _path(value)

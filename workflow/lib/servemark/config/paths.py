@@ -20,6 +20,9 @@ from servemark.errors import EnvironmentRefused, WeightsRefused
 from servemark.weights import chat_template, hub_source, manifest
 from servemark.weights.architecture import Architecture
 
+_CACHED = "models--"
+"""How the name of a model's folder in a hub cache begins (huggingface_hub, ``repo_folder_name``)."""
+
 
 def problems(config: Config, run: Path | None = None) -> list[Problem]:
     """Return problems of the folders and files that this machine reads, without hashing a file.
@@ -133,6 +136,9 @@ def _lock_fault(asked: str) -> str | None:
 
 def _prefix_fault(python: Path, *, modules: bool) -> str | None:
     if not os.access(python, os.X_OK):
+        above = [one for one in python.parents if one.name == "bin" and os.access(one / "python", os.X_OK)]
+        if above:
+            return f"must be the folder that holds bin/python; write {shortened(str(above[0].parent), 200)}"
         what = "you may not execute" if os.path.lexists(python) else "there is no"
         return f"{what} {shortened(str(python), 200)}"
     # Modules of the cluster may bring vLLM.
@@ -226,6 +232,9 @@ def _known_lock(asked: str) -> lockfiles.Lock | None:
 def _model_fault(folder: Path, *, dummy: bool) -> str | None:
     if not os.path.isdir(folder):
         return f"there is no folder {shortened(str(folder), 200)}"
+    if (folder / "snapshots").is_dir() and folder.name.startswith(_CACHED):
+        name = folder.name.removeprefix(_CACHED).replace("--", "/", 1)
+        return f"is a folder of a hub cache; write `hf:{name}`, and under `hub_cache` {shortened(str(folder.parent), 200)}"
     try:
         Architecture.from_config(manifest.examine(folder, dummy=dummy).config)
     except WeightsRefused as error:
