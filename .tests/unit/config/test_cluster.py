@@ -311,3 +311,24 @@ def test_impossible_variant_is_refused_at_its_sweep(checkout, key, values, words
 def test_nodes_without_gpus_may_have_any_number_of_ranks(checkout):
     site = SITE.replace("gpus_per_node: 4", "gpus_per_node: 0")
     assert load(checkout(site, EXPERIMENT.replace("tensor_parallel: 2", "tensor_parallel: 64"))).cluster
+
+
+@pytest.mark.parametrize(
+    ("lock", "keys", "legal"),
+    [
+        ("cuda13", "exclusive: false", False),
+        ("cuda12", "exclusive: false", False),
+        ("cuda13", "exclusive: false\ngpus_per_node: 4", True),
+        ("cuda13", "exclusive: true", True),
+        ("cpu", "exclusive: false", True),
+        ("auto", "exclusive: false", True),
+    ],
+)
+def test_cuda_lock_file_needs_gpus_in_the_jobs(checkout, lock, keys, legal):
+    experiment = EXPERIMENT.replace("lock: cpu", f"lock: {lock}")
+    path = checkout(site=f"scheduler: slurm\n{keys}\n", experiment=experiment)
+    if legal:
+        load(path)
+    else:
+        text = refused(path)
+        assert "my.yaml:6: environments.cpu.lock: " in text and "gpus_per_node" in text
