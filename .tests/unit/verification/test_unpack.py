@@ -56,7 +56,7 @@ def refused(path: Path) -> str:
         with unpacked(path):
             pass
     assert path.name in caught.value.what and caught.value.look == str(path) and caught.value.do
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == (2 if caught.value.reason == "not_an_archive" else 1)
     return caught.value.reason
 
 
@@ -262,3 +262,11 @@ def test_extended_header_with_an_owner_is_refused(tmp_path):
         with unpacked(pack(tmp_path, bytes(plain))):
             pass
     assert caught.value.reason == "archive_damaged"
+
+
+@pytest.mark.parametrize("command", ["show", "sign", "verify"])
+def test_command_with_another_file_exits_with_2(tmp_path, capsys, command):
+    path = tmp_path / "notes.txt"
+    path.write_text("no archive")
+    assert cli.main([command, str(path)]) == 2
+    assert str(path) in capsys.readouterr().err

@@ -53,6 +53,13 @@ class Unsafe(ServemarkError):
     default_reason = "archive_unsafe"
 
 
+class NotAnArchive(Unsafe):
+    """The file is of another kind, so nothing can be checked in it."""
+
+    exit_code = 2
+    default_reason = "not_an_archive"
+
+
 class _Refused(Exception):
     """Carries reason code, predicate of the message and, unless the default fits, the remedy."""
 
@@ -81,7 +88,7 @@ class Unpacked:
     def unpack(self, source: IO[bytes]) -> None:
         """Unpack the archive into the folder."""
         if source.read(len(_MAGIC)) != _MAGIC:
-            raise _Refused("not_an_archive", "is not a zstd file", "Pass a .tar.zst file that servemark made.")
+            raise _Refused(NotAnArchive.default_reason, "is not a zstd file", "Pass a .tar.zst file that servemark made.")
         source.seek(0)
         content, end = _Content(source), 0
         fileobj = cast(IO[bytes], content)
@@ -229,7 +236,8 @@ def unpacked(path: Path, needed: Callable[[str], bool] = lambda _: True) -> Iter
 
     Raises:
         NoSuchFile: ``path`` is not a regular file.
-        Unsafe: ``not_an_archive``, ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
+        NotAnArchive: the file is of another kind.
+        Unsafe: ``archive_truncated``, ``archive_damaged``, ``unsafe_name``, ``unsafe_member``,
             ``duplicate_name``, ``several_folders``, ``too_large``, or ``cannot_unpack`` (no space, or a name is too long).
     """
     require_file(path)
@@ -242,5 +250,6 @@ def unpacked(path: Path, needed: Callable[[str], bool] = lambda _: True) -> Iter
         except _Refused as refused:
             reason, what, *do = refused.args
             ask = "Do not unpack it with other tools. Ask the sender for a new copy."
-            raise Unsafe(f"{path.name} {what}.", look=str(path), do=do[0] if do else ask, reason=reason) from None
+            kind = NotAnArchive if reason == NotAnArchive.default_reason else Unsafe
+            raise kind(f"{path.name} {what}.", look=str(path), do=do[0] if do else ask, reason=reason) from None
         yield archive
