@@ -203,6 +203,12 @@ def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
     assert code == 2 and found["problem"][0].startswith("my.yaml:7: environments.e.prefix: ")
 
 
+def test_summary_counts_one_load_point(checkout, capsys):
+    Path("my.yaml").write_text(CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment=""))
+    cli.main(["check", "my.yaml"])
+    assert re.search(r"\b1 load point\b", capsys.readouterr().out)
+
+
 def test_folder_of_wheels_is_compared_with_the_lock_file(checkout, capsys):
     asked = "lock: cpu\n    wheels: ./wheels"
     code, found = run(capsys, environment=asked)

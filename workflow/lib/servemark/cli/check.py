@@ -50,7 +50,8 @@ def check(path: Path, cluster: str | None = None) -> None:
         more = "".join(f", {count} {what}" for count, what in several if count > 1)
         print(
             f"  {name}: model {deployment.model}, environment {deployment.environment}, executor {topology.executor}, "
-            f"{topology.record().world_size} rank(s), {counts[name]} load points{_trials(config, name)}{more}"
+            f"{topology.record().world_size} rank(s), {counts[name]} load point{'s' * (counts[name] != 1)}"
+            f"{_trials(config, name)}{more}"
         )
         if choice := choices.get(name):
             print(f"    topology: auto: {choice.why}")
