@@ -203,6 +203,20 @@ def test_missing_interpreter_is_a_problem_with_its_line(checkout, capsys):
     assert code == 2 and found["problem"][0].startswith("my.yaml:7: environments.e.prefix: ")
 
 
+@pytest.mark.parametrize(
+    ("length", "most", "legal"), [("recorded", 511, True), ("recorded", 512, False), ("4", 512, True)], ids=["fits", "too long", "not sent"]
+)
+def test_recorded_outputs_are_compared_with_max_model_len(checkout, capsys, length, most, legal):
+    rows = [f'{{"prompt": "a", "output_tokens": {tokens}}}\n' for tokens in (8, most)]
+    Path("mine.jsonl").write_text("".join(rows))
+    text = CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment=", options: {max-model-len: 512}")
+    text = text.replace("dataset: random, input_tokens: 8, output_tokens: 4", f"dataset: {{file: mine.jsonl}}, output_tokens: {length}")
+    Path("my.yaml").write_text(text)
+    assert cli.main(["check", "my.yaml"]) == (0 if legal else 2)
+    line = "my.yaml:11: workloads.w.dataset.file: line 2 "
+    assert (line in capsys.readouterr().out) is not legal
+
+
 def test_summary_counts_one_load_point(checkout, capsys):
     Path("my.yaml").write_text(CONFIG.format(source="builtin:tiny-dense", environment="lock: cpu", deployment=""))
     cli.main(["check", "my.yaml"])

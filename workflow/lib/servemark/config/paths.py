@@ -78,8 +78,16 @@ def _dataset_faults(config: Config, run: Path | None) -> Iterator[Problem]:
                 continue
         # The ends of a search have as many requests as its loads need, which only the plan knows.
         requests = 0 if workload.searched else max(workload.requests_of(1))
-        for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat", requests=requests):
+        limit = _least_context(config, name)
+        for fault in rows.faults(source, recorded=recorded, chat=workload.api == "chat", requests=requests, limit=limit):
             yield Problem(("workloads", name, "dataset", source.kind), fault)
+
+
+def _least_context(config: Config, workload: str) -> int | None:
+    """Return the least `max-model-len` of the deployments of a workload, tokens; None if no option states a number."""
+    users = [one for one in config.deployments.values() if workload in (one.workloads or config.workloads)]
+    given = [one.options.get("max-model-len") for one in users]
+    return min((tokens for tokens in given if isinstance(tokens, int) and tokens > 0), default=None)
 
 
 def _hub_cache_faults(config: Config, run: Path | None) -> Iterator[Problem]:

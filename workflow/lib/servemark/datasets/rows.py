@@ -34,13 +34,14 @@ def read(source: DatasetSource, files: Sequence[Path] = ()) -> Iterator[Row | Fa
         yield from _sharegpt(source.path) if source.kind == "sharegpt" else _timed(source.path) if source.arrivals else _lines(source.path)
 
 
-def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int = 0) -> list[str]:
+def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int = 0, limit: int | None = None) -> list[str]:
     """Return what is wrong with a dataset: at most :data:`FAULTS` rows in words, and how many further ones there are.
 
     Args:
         recorded: each row needs the number of its output tokens.
         chat: requests go to the chat route, which takes messages.
         requests: of the largest load point, which recorded arrivals must cover.
+        limit: the server's `max-model-len`, tokens, which recorded outputs must stay below; None if it is unknown.
     """
     found: list[str] = []
     number, rows, last = 0, 0, 0.0
@@ -55,6 +56,9 @@ def faults(source: DatasetSource, *, recorded: bool, chat: bool, requests: int =
                 unit = "line" if source.kind == "file" else "entry"
                 if recorded and row.output_tokens is None and row.response is None:
                     fault = Fault(f"{unit} {place}", "has no `output_tokens`, which `output_tokens: recorded` needs")
+                elif recorded and limit and (row.output_tokens or 0) >= limit:
+                    what = f"has {row.output_tokens} output tokens, and options.max-model-len is {limit}; raise it, or remove the row"
+                    fault = Fault(f"{unit} {place}", what)
                 elif row.messages and not chat:
                     fault = Fault(f"{unit} {place}", "has `messages`, which need `api: chat` in the workload")
             if fault:
