@@ -32,6 +32,10 @@ NAME_LENGTH = 80
 MAX_CLIENTS = 1024
 # PATH_MAX of Linux, without the final NUL.
 LONGEST_PATH = 4095
+_HUB_NAME = re.compile(
+    r"(?:(?:https?://)?(?:huggingface|hf)\.co/|(?:hf|huggingface):/*)([\w.-]+/[\w.-]+)(?:(?:/tree/|@)([\w.-]+))?/?", re.IGNORECASE
+)
+"""Frequent spellings of a model of the hub other than ``hf:ORG/NAME@REVISION``: the page's address, another prefix."""
 LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
 
 
@@ -160,10 +164,6 @@ def _path(value: Any) -> Path:
     return Path(path)
 
 
-# What else names a model of the hub: the address of its page, and `HF:`.
-_HUB_PAGE = re.compile(r"(?:https?://huggingface\.co/|hf:/*|huggingface:/*)([\w-][\w.-]*/[\w.-]+)(?:/tree/main)?/?", re.IGNORECASE)
-
-
 def _source(value: str) -> str:
     builtins = ("builtin:tiny-dense", "builtin:tiny-moe")
     allowed = (*builtins, "hf:ORG/NAME@REVISION", "a folder such as ./models/NAME")
@@ -171,8 +171,8 @@ def _source(value: str) -> str:
         return value
     if value.startswith(hub_source.PREFIX):
         raise refuse("is not a model of the hub; write hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
-    if found := _HUB_PAGE.fullmatch(value):
-        raise refuse(f"is a model of the hub; write `hf:{found[1]}`")
+    if named := _HUB_NAME.fullmatch(value):
+        raise refuse(f"is no source; for this model of the hub write `hf:{named[1]}{'@' if named[2] else ''}{named[2] or ''}`")
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is an unknown source; write a folder with a slash, ./NAME", allowed=allowed)
     path = _path(value)
@@ -181,12 +181,19 @@ def _source(value: str) -> str:
     return str(path)
 
 
+def _lock_text(value: Any) -> Any:
+    # A version of vLLM, such as 0.33, is a number in YAML. Quotes would not make it a lock file.
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _lock(value: str) -> str:
     if own_lock.is_path(value):
         _path(value)
         return os.path.expanduser(value)
     if value not in LOCKS:
-        raise refuse("is an unknown lock file", allowed=(*LOCKS, "the path of your own, such as ./my.lock"))
+        raise refuse(
+            "is an unknown lock file; a lock file pins the version of vLLM", allowed=(*LOCKS, "the path of your own, such as ./my.lock")
+        )
     return value
 
 
@@ -272,7 +279,10 @@ Warmups = Annotated[int | Literal["auto"], *_auto_or(0, MOST)]
 Location = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Source = Annotated[str, AfterValidator(_source)]
 Lock = Annotated[
-    str, AfterValidator(_lock), WithJsonSchema({"anyOf": [{"enum": list(LOCKS)}, {"type": "string", "pattern": r"/|\.(lock|txt)$"}]})
+    str,
+    BeforeValidator(_lock_text),
+    AfterValidator(_lock),
+    WithJsonSchema({"anyOf": [{"enum": list(LOCKS)}, {"type": "string", "pattern": r"/|\.(lock|txt)$"}]}),
 ]
 # deployment/point, each part a shell pattern
 PointPattern = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]

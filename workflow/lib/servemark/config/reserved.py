@@ -95,7 +95,10 @@ _OTHER_NAMES = {
     ("variables",): "env envs env-vars",
     ("source", "file"): "path",
     ("source",): "model-path weights",
-    ("prefix",): "conda conda-env venv virtualenv",
+    ("file",): "jsonl file-path",
+    ("lock",): "vllm vllm-version version",
+    ("prefix",): "conda conda-env venv virtualenv python",
+    ("container",): "docker sif",
     ("from", "min"): "min minimum low lowest",
     ("to", "max"): "max maximum high highest",
     ("requests",): "num-prompts prompts",
@@ -107,7 +110,7 @@ _OTHER_NAMES = {
     ("partition",): "queue",
     ("max_minutes",): "time walltime time-limit",
 }
-"""Keys of the configuration, the likeliest first -> what other tools call them."""
+"""Keys of the configuration and words that they take, the likeliest first -> what other tools call them."""
 _KEYS = {name: keys for keys, names in _OTHER_NAMES.items() for name in names.split()}
 
 
