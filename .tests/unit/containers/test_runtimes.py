@@ -40,6 +40,14 @@ def test_apptainer():
     assert found["PATH"] == "/host/bin" and "APPTAINERENV_HOME" not in found and "APPTAINERENV_LD_LIBRARY_PATH" not in found
 
 
+def test_singularity_differs_from_apptainer_by_names_only():
+    apptainer, singularity = RUNTIMES["apptainer"], RUNTIMES["singularity"]
+    commands = [one.command(image("singularity", "/images/x.sif", **ASKED), INSIDE) for one in (apptainer, singularity)]
+    assert commands[1] == ["singularity", *commands[0][1:]]
+    given = {name.removeprefix("SINGULARITYENV_"): value for name, value in singularity.environment(HOST, INSIDE).items()}
+    assert given["SERVEMARK_API_KEY"] == "sk-secret" and not any(name.startswith("APPTAINER") for name in given)
+
+
 def test_charliecloud():
     charliecloud = RUNTIMES["charliecloud"]
     unset = [f"--unset-env={name}" for name in ("LD_*", "PYTHON*", "CUDA_HOME", "CUDA_PATH", "BASH_*")]
@@ -116,6 +124,9 @@ def test_no_gpu_option_and_no_secret_in_the_command_line(runtime):
         ("docker://a/b:c", "auto", {"apptainer", "podman"}, "apptainer"),
         ("docker://a/b:c", "auto", {"ch-run", "podman"}, "podman"),
         ("docker://a/b:c", "podman", {"apptainer"}, None),
+        ("/x.sif", "auto", {"apptainer", "singularity"}, "apptainer"),
+        ("/x.sif", "auto", {"singularity", "podman"}, "singularity"),
+        ("docker://a/b:c", "auto", {"singularity", "podman"}, "singularity"),
         ("docker://a/b:c", "auto", {"enroot", "podman"}, "enroot"),
         ("/x.sif", "auto", {"ch-run", "podman"}, None),
         ("/x.sqsh", "auto", {"apptainer", "enroot"}, "enroot"),

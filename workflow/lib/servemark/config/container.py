@@ -84,11 +84,11 @@ class Container(Strict):
     """A container image with vLLM, and how servemark starts programs in it."""
 
     image: Annotated[str, AfterValidator(_image)] = Field(
-        description="an image of a registry, an Apptainer or enroot image, or the folder of an unpacked image: `docker://NAME:TAG`, "
-        "`docker://NAME@sha256:DIGEST`, `/path/image.sif`, `/path/image.sqsh` or `/path/folder`. servemark fetches an image of a registry "
-        "once into the cache. It looks up the digest of a tag when it builds the environment"
+        description="an image of a registry, an image of Apptainer, SingularityCE or enroot, or the folder of an unpacked image: "
+        "`docker://NAME:TAG`, `docker://NAME@sha256:DIGEST`, `/path/image.sif`, `/path/image.sqsh` or `/path/folder`. servemark fetches an "
+        "image of a registry once into the cache. It looks up the digest of a tag when it builds the environment"
     )
-    runtime: Annotated[Literal["auto", "apptainer", "charliecloud", "enroot", "podman", "podman-hpc"], BeforeValidator(_runtime)] = Field(
+    runtime: Annotated[Literal["auto", RuntimeName], BeforeValidator(_runtime)] = Field(
         default="auto", description="the program that starts the image; `auto` takes the first one in the PATH that can start it"
     )
     binds: Annotated[tuple[Annotated[str, AfterValidator(_bind)], ...], BeforeValidator(_texts)] = Field(

@@ -76,6 +76,8 @@ class Apptainer(Runtime):
 
     program = "apptainer"
     kinds = ("registry", "file", "folder")
+    prefix: ClassVar[str] = "APPTAINER"
+    """How the names of the runtime's own variables begin."""
 
     def command(self, image: Container, inside: Inside) -> list[str]:
         # --home with a private folder: with --no-home, a working folder that is the home folder would be mounted.
@@ -87,7 +89,14 @@ class Apptainer(Runtime):
 
     def environment(self, host: Mapping[str, str], inside: Inside) -> dict[str, str]:
         # --home sets HOME, and Apptainer refuses it as a variable.
-        return {**host, **{f"APPTAINERENV_{name}": value for name, value in inside.env.items() if name != "HOME"}}
+        return {**host, **{f"{self.prefix}ENV_{name}": value for name, value in inside.env.items() if name != "HOME"}}
+
+
+class Singularity(Apptainer):
+    """SingularityCE and SingularityPRO: Apptainer's command line, because both come from Singularity. ``singularity exec --help``, 4.1."""
+
+    program = "singularity"
+    prefix = "SINGULARITY"
 
 
 class Charliecloud(Runtime):
@@ -205,13 +214,14 @@ RUNTIMES: dict[RuntimeName, Runtime] = {
     "podman": Podman(),
     "podman-hpc": PodmanHpc(),
     "enroot": Enroot(),
+    "singularity": Singularity(),
 }
-# The order in which `auto` searches the PATH.
+# The order in which `auto` searches the PATH. Apptainer installs a program `singularity` too, so it comes first.
 _ORDER: dict[Kind, tuple[RuntimeName, ...]] = {
-    "registry": ("apptainer", "podman-hpc", "enroot", "podman", "charliecloud"),
-    "file": ("apptainer",),
+    "registry": ("apptainer", "singularity", "podman-hpc", "enroot", "podman", "charliecloud"),
+    "file": ("apptainer", "singularity"),
     "squashfs": ("enroot",),
-    "folder": ("charliecloud", "apptainer"),
+    "folder": ("charliecloud", "apptainer", "singularity"),
 }
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from servemark.containers.runtimes import RUNTIMES, candidates, choose, enroot_folders, kind_of
+from servemark.containers.runtimes import RUNTIMES, Apptainer, Singularity, candidates, choose, enroot_folders, kind_of
 from servemark.environments import images, interpreter, registry
 from servemark.environments.registry import Reference
 from servemark.errors import EnvironmentRefused
@@ -144,8 +144,9 @@ class Builder:
             draft = Path(temporary) / "image"
             # Layers and drafts lie in the cache: a home folder is often too small for them.
             layers, store = f"{temporary}/layers", f"{temporary}/storage"
-            own = {**_USER, "TMPDIR": temporary, "APPTAINER_TMPDIR": temporary, "APPTAINER_CACHEDIR": layers, "CH_IMAGE_STORAGE": store}
-            own |= enroot_folders(temporary)
+            own = {**_USER, "TMPDIR": temporary, "CH_IMAGE_STORAGE": store} | enroot_folders(temporary)
+            for prefix in (Apptainer.prefix, Singularity.prefix):
+                own |= {f"{prefix}_TMPDIR": temporary, f"{prefix}_CACHEDIR": layers}
             # The user's credentials for enroot are in the folder of its configuration. A registry on loopback has no certificate.
             del own["ENROOT_CONFIG_PATH"]
             own["ENROOT_ALLOW_HTTP"] = "yes" if reference.on_loopback else "no"
@@ -188,15 +189,15 @@ class Builder:
 def _place(image: Container, reference: Reference, folder: Path, name: str) -> str:
     if image.runtime in ("podman", "podman-hpc"):
         return reference.pinned(image.digest)
-    return str(folder / (name + {"apptainer": ".sif", "enroot": ".sqsh"}.get(image.runtime, "")))
+    return str(folder / (name + {"apptainer": ".sif", "singularity": ".sif", "enroot": ".sqsh"}.get(image.runtime, "")))
 
 
 def _fetching(image: Container, reference: Reference, draft: Path) -> list[list[str]]:
     """Return the commands that fetch an image to ``draft``, or into the runtime's own store. A registry on loopback has no certificate."""
     pinned = reference.pinned(image.digest)
-    if image.runtime == "apptainer":
+    if image.runtime in ("apptainer", "singularity"):
         plain = ["--no-https"] if reference.on_loopback else []
-        return [["apptainer", "pull", *plain, str(draft), f"docker://{pinned}"]]
+        return [[image.runtime, "pull", *plain, str(draft), f"docker://{pinned}"]]
     if image.runtime == "charliecloud":
         plain = ["--tls-no-verify"] if reference.on_loopback else []
         # Its cache of builds is a git repository: it needs a git identity, and is slow.

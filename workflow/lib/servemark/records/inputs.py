@@ -71,7 +71,7 @@ class Hardware(Record):
         return len(self.gpus) if self.accelerator == "cuda" else self.cpu_count
 
 
-RuntimeName = Literal["apptainer", "charliecloud", "enroot", "podman", "podman-hpc"]
+RuntimeName = Literal["apptainer", "charliecloud", "enroot", "podman", "podman-hpc", "singularity"]
 
 
 class Container(Strict):

@@ -1,4 +1,5 @@
-"""Apptainer as an ordinary user, in a folder with Debian unstable: an image file with the stand-in of vLLM, and a folder with real vLLM.
+"""Apptainer and SingularityCE as an ordinary user, each in a folder with another release: an image file with the stand-in of vLLM, and a
+folder with real vLLM.
 
 Needs root to make the folder and to enter it. Without it or debootstrap these tests skip; with SERVEMARK_REQUIRE_CONTAINERS=1 they fail.
 """
@@ -14,19 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from builders import apptainer_tree, container_image
+from builders import container_image, runtime_tree
 from builders.image_folder import make_image
 from integration import harness
 from integration.harness import SNAKEMAKE, Checkout
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800), pytest.mark.parametrize("runtime", ["apptainer", "singularity"])]
+VERSIONS = {"apptainer": "apptainer version 1.", "singularity": "singularity-ce version 4."}
 
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """Return a folder of the ordinary user."""
     with tempfile.TemporaryDirectory(prefix="sma", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
-        os.chown(folder, apptainer_tree.UID, apptainer_tree.UID)
+        os.chown(folder, runtime_tree.UID, runtime_tree.UID)
         yield Path(folder)
 
 
@@ -39,19 +41,19 @@ def checkout(disk: Path) -> Iterator[Checkout]:
     home.mkdir()
     harness.copy_parts(path)
     checkout = Checkout(path, disk / "r", harness.basic_config(disk / "none", disk / "cache"))
-    checkout.exported |= {"HOME": str(home), "PATH": container_image.PATH, "TMPDIR": "/tmp", "USER": apptainer_tree.USER}
+    checkout.exported |= {"HOME": str(home), "PATH": container_image.PATH, "TMPDIR": "/tmp", "USER": runtime_tree.USER}
     checkout.keep("a")
     yield checkout
     for process in checkout.processes():
         process.kill()
 
 
-def run(checkout: Checkout, disk: Path, image: Path, **container: object) -> dict:
+def run(checkout: Checkout, disk: Path, image: Path, runtime: str, **container: object) -> dict:
     """Run to the archive, and return the record of the environment from it."""
-    checkout.config["environments"] = {"standin": {"container": {"image": str(image), "runtime": "apptainer", **container}}}
+    checkout.config["environments"] = {"standin": {"container": {"image": str(image), "runtime": runtime, **container}}}
     folders = [disk, harness.ROOT, *([image] if image.is_dir() else [])]
-    checkout.through = apptainer_tree.entering(apptainer_tree.built(), folders, checkout.path)
-    subprocess.run(["chown", "-R", f"{apptainer_tree.UID}:{apptainer_tree.UID}", disk], check=True)
+    checkout.through = runtime_tree.entering(runtime_tree.built(runtime), folders, checkout.path)
+    subprocess.run(["chown", "-R", f"{runtime_tree.UID}:{runtime_tree.UID}", disk], check=True)
     done = checkout.run(seconds=900)
     assert done.rc == 0, done.text
     checkout.assert_all_dead()
@@ -60,22 +62,23 @@ def run(checkout: Checkout, disk: Path, image: Path, **container: object) -> dic
     verified = subprocess.run([SNAKEMAKE.with_name("servemark"), "verify", archive], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     record = json.loads(checkout.archived()["environments/standin/environment.json"])
-    assert (record["origin"], record["container"]["runtime"]) == ("container", "apptainer")
-    assert record["container"]["version"].startswith("apptainer version 1.")
+    assert (record["origin"], record["container"]["runtime"]) == ("container", runtime)
+    assert record["container"]["version"].startswith(VERSIONS[runtime])
     return record
 
 
-def test_image_file_of_an_ordinary_user(checkout: Checkout, disk: Path):
+def test_image_file_of_an_ordinary_user(checkout: Checkout, disk: Path, runtime: str):
     folder, file = make_image(disk / "folder"), disk / "standin.sif"
-    subprocess.run(["chown", "-R", f"{apptainer_tree.UID}:{apptainer_tree.UID}", disk], check=True)
-    apptainer_tree.run(apptainer_tree.built(), [disk], disk, ["apptainer", "build", str(file), str(folder)])
-    # A container without /dev/fuse cannot mount the file.
-    record = run(checkout, disk, file, options=["--unsquash"])
+    subprocess.run(["chown", "-R", f"{runtime_tree.UID}:{runtime_tree.UID}", disk], check=True)
+    runtime_tree.run(runtime_tree.built(runtime), [disk], disk, [runtime, "build", str(file), str(folder)])
+    # A container without /dev/fuse cannot mount the file. SingularityCE unpacks it by itself then.
+    options = ["--unsquash"] if runtime == "apptainer" else []
+    record = run(checkout, disk, file, runtime, options=options)
     sha = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
     assert record["digest"] == sha and record["container"]["digest"] == f"sha256:{sha}"
 
 
-def test_real_vllm_of_an_ordinary_user(checkout: Checkout, disk: Path):
+def test_real_vllm_of_an_ordinary_user(checkout: Checkout, disk: Path, runtime: str):
     image = container_image.built()
     checkout.config["deployments"]["a"] |= {
         "options": {"max-model-len": 512, "enforce-eager": True, "dtype": "bfloat16"},
@@ -83,5 +86,5 @@ def test_real_vllm_of_an_ordinary_user(checkout: Checkout, disk: Path):
     }
     checkout.config["workloads"]["chat"]["requests"] = 20
     checkout.config["timeouts"] |= {"start": 400.0, "stall": 200.0, "no_progress": 60.0, "point": 300.0}
-    record = run(checkout, disk, image, python=container_image.PYTHON)
+    record = run(checkout, disk, image, runtime, python=container_image.PYTHON)
     assert {"vllm==0.32.0+cpu", "torch==2.13.0+cpu"} <= set(record["container"]["packages"])

@@ -1,7 +1,8 @@
-"""Apptainer on Debian 12, which has no package of it: in a folder with Debian unstable, entered with a mount namespace of its own.
+"""Apptainer and SingularityCE on Debian 12, which has no package of them.
 
-Apptainer needs ``pivot_root``; with ``chroot`` it ends with "Failed to set mount propagation". It starts images as an ordinary user. The
-folder lies next to the image of :mod:`builders.container_image`, and is made once; delete it for newer packages.
+Each is in a folder with another release, Debian unstable and Ubuntu 24.04, entered with a mount namespace of its own. They need
+``pivot_root``; with ``chroot`` Apptainer ends with "Failed to set mount propagation". They start images as an ordinary user. The folders
+lie next to the image of :mod:`builders.container_image`, and are made once; delete them for newer packages.
 """
 
 from __future__ import annotations
@@ -19,24 +20,33 @@ from slurm.sandbox.trees import mirror
 
 # Libraries of this machine's Python, which runs servemark in the tree.
 PACKAGES = (
-    *("apptainer", "squashfs-tools", "git", "procps", "libssl3t64", "libffi8", "libsqlite3-0", "libreadline8t64", "libbz2-1.0", "liblzma5"),
+    *("squashfs-tools", "git", "procps", "libssl3t64", "libffi8", "libsqlite3-0", "libreadline8t64", "libbz2-1.0", "liblzma5"),
     *("libncursesw6", "libexpat1", "libuuid1", "zlib1g"),
 )
+_SCRIPTS = "/usr/share/debootstrap/scripts"
 USER = "nobody"
 UID = 65534
 
 
-def built() -> Path:
-    """Return the folder of the tree; make it unless it exists."""
-    tree = container_image.folder() / "sid"
+# Of debootstrap. Debian's keys are on this machine, Ubuntu's are not; without an address debootstrap takes Ubuntu's own.
+_RELEASES = {
+    "apptainer": ("sid", ("apptainer",), (), ()),
+    "singularity": ("noble", ("singularity-container",), ("--no-check-gpg", "--components=main,universe"), ("", f"{_SCRIPTS}/gutsy")),
+}
+
+
+def built(runtime: str) -> Path:
+    """Return the folder of the tree with a runtime, ``apptainer`` or ``singularity``; make it unless it exists."""
+    release, packages, options, source = _RELEASES[runtime]
+    tree = container_image.folder() / release
     container_image.folder().mkdir(parents=True, exist_ok=True)
     with (container_image.folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (tree / "usr/bin/apptainer").exists():
+        if not (tree / "usr/bin" / runtime).exists():
             shutil.rmtree(tree, ignore_errors=True)
-            container_image.run(["debootstrap", "--variant=minbase", "sid", str(tree), mirror()])
+            container_image.run(["debootstrap", "--variant=minbase", *options, release, str(tree), *(source or (mirror(),))])
             # No service starts in a chroot, and no question is asked.
-            install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES]
+            install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages, *PACKAGES]
             container_image.run(install, within=tree, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
             # This machine's Python may lie below /root.
             (tree / "root").chmod(0o755)
