@@ -185,5 +185,5 @@ def test_changed_archive_and_other_files_are_not_signed(keys, run: ArchivedRun, 
     path.write_bytes(content)
     other = tmp_path / "my.yaml"
     other.write_text("run: r\n")
-    for file in (path, other):
-        assert cli.main(["sign", str(file), "--key", own]) == 1 and not beside(file).exists()
+    for file, code in ((path, 1), (other, 2)):
+        assert cli.main(["sign", str(file), "--key", own]) == code and not beside(file).exists()
