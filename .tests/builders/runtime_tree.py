@@ -28,10 +28,17 @@ USER = "nobody"
 UID = 65534
 
 
-# Of debootstrap. Debian's keys are on this machine, Ubuntu's are not; without an address debootstrap takes Ubuntu's own.
+# For debootstrap: release, packages, options, address and script. This machine has no keys of Ubuntu. With an empty address debootstrap
+# takes Ubuntu's own.
+# SingularityCE starts no image if the host has no /etc/localtime (tzdata).
 _RELEASES = {
     "apptainer": ("sid", ("apptainer",), (), ()),
-    "singularity": ("noble", ("singularity-container",), ("--no-check-gpg", "--components=main,universe"), ("", f"{_SCRIPTS}/gutsy")),
+    "singularity": (
+        "noble",
+        ("singularity-container", "tzdata"),
+        ("--no-check-gpg", "--components=main,universe"),
+        ("", f"{_SCRIPTS}/gutsy"),
+    ),
 }
 
 
