@@ -304,6 +304,13 @@ def test_slurm_checks_the_requests_of_a_run(checkout, tmp_path, monkeypatch, cap
         ("gpus_per_node: 4\nmax_minutes: 15", "", "prices: {gpu_hour: 2.5, currency: EUR}", ["1.0 GPU-hours, 2.50 EUR"]),
         ("gpus_per_node: 0", "", "", ["1 node(s), 0.5 node-hours"]),
         ("gpus_per_node: 4", "}\n  other: {model: m, environment: e", "", [" 2.0 GPU-hours", " 2.0 GPU-hours", "at most 4.0 GPU-hours"]),
+        (
+            "gpus_per_node: 4\nclient_partition: cpu",
+            ", topology: {client: own}",
+            "",
+            ["1 node(s) x 4 GPU(s) and one for the client, 2.0 GPU-hours"],
+        ),
+        ("gpus_per_node: 0\nclient_partition: cpu", ", topology: {client: own}", "", ["1 node(s) and one for the client, 1.0 node-hours"]),
         ("gpus_per_node: 1", ", topology: {nodes: 2, tensor_parallel: 2}", "", ["2 node(s) x 1 GPU(s), 1.0 GPU-hours"]),
     ],
 )

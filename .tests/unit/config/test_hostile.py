@@ -168,11 +168,13 @@ def test_hostile_model_is_refused_at_the_line_of_its_source(model_outcomes: Outc
 
 
 @pytest.mark.parametrize(("modules", "code"), [("", 2), ("modules: [site-vllm]", 0)])
-def test_prefix_without_vllm_is_refused_unless_modules_may_bring_it(tmp_path, capsys, modules, code):
+def test_prefix_without_vllm_is_refused_unless_modules_may_bring_it(tmp_path, monkeypatch, capsys, modules, code):
     (tmp_path / "site.yaml").write_text(f"scheduler: slurm\n{modules}\n")
     text = BASE.replace("lock: cpu", f"prefix: {sys.prefix}") + f"\ncluster: {tmp_path}/site.yaml\n"
     (tmp_path / "my.yaml").write_text(text)
-    assert cli.main(["check", str(tmp_path / "my.yaml")]) == code
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vllm").mkdir()  # such as a clone of its repository
+    assert cli.main(["check", "my.yaml"]) == code
     assert ("my.yaml:7: environments.cpu.prefix: " in capsys.readouterr().out) is (code == 2)
 
 

@@ -67,6 +67,8 @@ BAD = [
     # frequent mistakes
     ("builtin:tiny-dense", "https://huggingface.co/org/name  #!", "models.tiny.source", "`hf:org/name`"),
     ("builtin:tiny-dense", "https://hf.co/org/name/tree/v1.0/  #!", "models.tiny.source", "`hf:org/name@v1.0`"),
+    ("builtin:tiny-dense", "hf.co/org/name/blob/main/config.json?x=1  #!", "models.tiny.source", "`hf:org/name@main`"),
+    ("builtin:tiny-dense", "hf://org/name  #!", "models.tiny.source", "`hf:org/name`"),
     ("builtin:tiny-dense", "HF:org/name  #!", "models.tiny.source", "`hf:org/name`"),
     ("    lock: cpu", "    lock: 0.33  #!", "environments.cpu.lock", "cuda13"),
     ("    lock: cpu", "    vllm: 0.33  #!", "environments.cpu.vllm", "`lock`"),
@@ -77,6 +79,7 @@ BAD = [
     ("    dataset: random", "    dataset: {path: ./prompts.jsonl}  #!", "workloads.chat.dataset.path", "`file`"),
     (LOAD, "    concurrency: {search: {min: 1, to: 2}}  #!", "workloads.chat.concurrency.search.min", "`from`"),
     (LOAD, "    concurrency: {search: {from: 1, max: 2}}  #!", "workloads.chat.concurrency.search.max", "`to`"),
+    ("    requests: 32", "    requests: 4k  #!", "workloads.chat.requests", "4096"),
     ("    requests: 32", "    requests: 32\n    slo: {ttft_ms: {p99: 800ms}}  #!", "workloads.chat.slo.ttft_ms.p99", "unit"),
     # names
     ("run: demo", "run: ../up  #!", "run", ""),

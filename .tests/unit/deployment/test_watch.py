@@ -48,8 +48,9 @@ def test_metrics_of_several_engines_are_summed():
     assert parse_metrics("") == Load(0.0, 0.0)
 
 
-def test_text_that_is_no_metrics_counts_as_no_response():
-    with server(metrics=(200, "<html>proxy</html>")) as (_, url), pytest.raises(httpx.HTTPError):
+@pytest.mark.parametrize("text", ["<html>proxy</html>", "vllm:request_success_total +Inf\n"])
+def test_text_in_another_format_counts_as_no_response(text):
+    with server(metrics=(200, text)) as (_, url), pytest.raises(httpx.HTTPError):
         scraper(url, "the-key")()
 
 

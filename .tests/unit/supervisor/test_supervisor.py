@@ -76,6 +76,32 @@ def test_request_that_cannot_be_read_ends_all(attempts):
     assert "ValidationError" in (attempt / supervisor.LOG).read_text()
 
 
+# A supervisor with a defect that shows at each look at the shared memory, also at the last one.
+DEFECT = """
+import sys
+from pathlib import Path
+from servemark.supervisor import __main__ as supervisor
+
+def look(*_, **__):
+    raise RuntimeError("a defect")
+
+supervisor.Segments.look = look
+supervisor.Supervisor(Path(sys.argv[1])).run()
+"""
+
+
+def test_defect_at_the_last_look_at_shared_memory_still_ends_all(tmp_path):
+    attempt, scratch = tmp_path / "attempts" / "001", tmp_path / "scratch"
+    attempt.mkdir(parents=True)
+    scratch.mkdir()
+    spec = SupervisorSpec(deployment="x", lifeline=str(processes.myself()), machine_lock=None, tokens=(), scratch=str(scratch))
+    (attempt / "supervisor-spec.json").write_text(spec.model_dump_json())
+    done = subprocess.run([sys.executable, "-c", DEFECT, attempt], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "a defect" in done.stderr
+    state = supervisor.read_state(attempt)
+    assert (state.state, state.why) == ("ended", "supervisor_failed") and not scratch.exists()
+
+
 def test_missing_command_is_never_started(attempts):
     attempt = attempts()
     log = attempt / "server.log"

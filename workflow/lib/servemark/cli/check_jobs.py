@@ -62,9 +62,14 @@ def _costs(wanted: Sequence[Request], gpus_per_node: int, prices: Prices | None)
         price = f", {hours * prices.gpu_hour:,.2f} {prices.currency}" if prices and gpus_per_node else ""
         return f"{hours:.1f} {unit}-hours{price}"
 
-    used = [request.nodes * each * (request.minutes or 0) for request in wanted]
-    for request, minutes in zip(wanted, used, strict=True):
-        gpus = f" x {gpus_per_node} GPU(s)" if gpus_per_node else ""
+    # The client's node of another kind has no GPU.
+    clients = [int(request.second is not None) for request in wanted]
+    used = [
+        (request.nodes * each + (0 if gpus_per_node else more)) * (request.minutes or 0)
+        for request, more in zip(wanted, clients, strict=True)
+    ]
+    for request, minutes, more in zip(wanted, used, clients, strict=True):
+        gpus = (f" x {gpus_per_node} GPU(s)" if gpus_per_node else "") + (" and one for the client" if more else "")
         yield f"{request.name}: at most {request.minutes} minutes on {request.nodes} node(s){gpus}, {cost(minutes)}"
     if len(wanted) > 1:
         yield f"all deployments: at most {cost(sum(used))}"

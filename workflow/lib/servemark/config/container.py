@@ -18,6 +18,8 @@ from snakemake_executor_plugin_slurm_guarded.secret_names import looks_secret
 _NAME = re.compile(
     r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
+# Image files that no runtime here starts under this name.
+_FILE = re.compile(r"\.(?:img|simg|sqfs|tar)$")
 # Folders without which nothing in an image runs, and those that servemark or the runtime binds.
 _NEEDED = ("/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib")
 
@@ -37,7 +39,7 @@ def _image(value: str) -> str:
         return value
     if "://" in value:
         raise refuse("is an unknown source of images", allowed=("docker://NAME:TAG", "/path/image.sif", "/path/image.sqsh", "/path/folder"))
-    if not value.startswith(("/", ".", "~")) and runtimes.kind_of(value) == "folder" and _NAME.fullmatch(value):
+    if not value.startswith(("/", ".", "~")) and runtimes.kind_of(value) == "folder" and not _FILE.search(value) and _NAME.fullmatch(value):
         raise refuse(f"must begin with a slash if it is a file or folder; for an image of a registry write `{REGISTRY}{value}`")
     return _absolute(os.path.expanduser(value), "an image file or folder")
 

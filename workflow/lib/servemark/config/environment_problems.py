@@ -19,7 +19,7 @@ def without_gpus(config: Config) -> Iterator[Problem]:
         lock = locks.get(config.environments[name].lock or "")
         if lock and lock.cuda:
             text = (
-                "needs GPUs, and the cluster file has `exclusive: false` and `gpus_per_node: 0`, so jobs get none; set `gpus_per_node` "
+                "needs GPUs, and the cluster file has `exclusive: false` and `gpus_per_node: 0`, so jobs get none. Set `gpus_per_node` "
                 "there to the GPUs of a node, or set `lock: cpu`. If Slurm does not manage the GPUs, set `exclusive: true`"
             )
             yield Problem(("environments", name, "lock"), text)

@@ -33,7 +33,9 @@ MAX_CLIENTS = 1024
 # PATH_MAX of Linux, without the final NUL.
 LONGEST_PATH = 4095
 _HUB_NAME = re.compile(
-    r"(?:(?:https?://)?(?:huggingface|hf)\.co/|(?:hf|huggingface):/*)([\w.-]+/[\w.-]+)(?:(?:/tree/|@)([\w.-]+))?/?", re.IGNORECASE
+    r"(?:(?:https?://)?(?:www\.)?(?:huggingface|hf)\.co/|(?:hf|huggingface):/{0,2})([\w.-]+/[\w.-]+)"
+    r"(?:(?:/(?:tree|blob|resolve)/|@)([\w.-]+)[^@]*)?/?",
+    re.IGNORECASE,
 )
 """Frequent spellings of a model of the hub other than ``hf:ORG/NAME@REVISION``: the page's address, another prefix."""
 LOCKS = (lockfiles.AUTO, *lockfiles.NAMES)
@@ -169,10 +171,12 @@ def _source(value: str) -> str:
     allowed = (*builtins, "hf:ORG/NAME@REVISION", "a folder such as ./models/NAME")
     if value in builtins or hub_source.parse(value):
         return value
+    if (named := _HUB_NAME.fullmatch(value)) and not os.path.isdir(value):
+        meant = f"{hub_source.PREFIX}{named[1]}{f'@{named[2]}' if named[2] else ''}"
+        if hub_source.parse(meant) and named[1].split("/")[0] not in ("datasets", "models", "spaces"):
+            raise refuse(f"is an unknown source; for this model of the hub write `{meant}`")
     if value.startswith(hub_source.PREFIX):
         raise refuse("is not a model of the hub; write hf:ORG/NAME or hf:ORG/NAME@REVISION (a branch, a tag or a commit)")
-    if named := _HUB_NAME.fullmatch(value):
-        raise refuse(f"is no source; for this model of the hub write `hf:{named[1]}{'@' if named[2] else ''}{named[2] or ''}`")
     if re.match(r"[a-z]+:", value) or "/" not in value:
         raise refuse("is an unknown source; write a folder with a slash, ./NAME", allowed=allowed)
     path = _path(value)

@@ -144,18 +144,21 @@ def _lock_fault(asked: str) -> str | None:
 
 def _prefix_fault(python: Path, *, modules: bool) -> str | None:
     if not os.access(python, os.X_OK):
-        above = [one for one in python.parents if one.name == "bin" and os.access(one / "python", os.X_OK)]
-        if above:
-            return f"must be the folder that holds bin/python; write {shortened(str(above[0].parent), 200)}"
+        # The prefix is the folder bin of an environment, or the interpreter in it.
+        for folder in (python.parents[1], python.parents[2]):
+            if folder.name == "bin" and os.access(folder / "python", os.X_OK):
+                return f"must be the folder that holds bin/python; write {shortened(str(folder.parent), 200)}"
         what = "you may not execute" if os.path.lexists(python) else "there is no"
         return f"{what} {shortened(str(python), 200)}"
-    # Modules of the cluster may bring vLLM.
+    # Modules of the cluster may bring vLLM. A folder `vllm` in the working folder is no package: it has no origin.
     try:
-        if modules or interpreter.run_code(python, "import importlib.util as u; print(int(u.find_spec('vllm') is not None))"):
+        if modules or interpreter.run_code(
+            python, "import importlib.util as u; print(int(bool(getattr(u.find_spec('vllm'), 'origin', 0))))"
+        ):
             return None
     except EnvironmentRefused as error:
         return f"{error.what} {error.do}"
-    return f"{shortened(str(python), 200)} finds no vLLM; install it there, or name another environment"
+    return f"{shortened(str(python), 200)} does not find vLLM; install it there, or set another `prefix`"
 
 
 def containers(config: Config) -> Iterator[tuple[str, Container]]:
@@ -180,7 +183,7 @@ def _container_faults(loc: Loc, container: Container, config: Config) -> Iterato
     elif kind != "registry" and not os.access(image, os.R_OK):
         yield Problem((*loc, "image"), f"you may not read {shortened(image, 200)}")
     elif kind in ("file", "squashfs") and not runtimes.begins_as_image(image):
-        what = f"{shortened(image, 200)} is no {'SIF' if kind == 'file' else 'squashfs'} image ({os.path.getsize(image):,} bytes)"
+        what = f"{shortened(image, 200)} is not a {'SIF' if kind == 'file' else 'squashfs'} image ({os.path.getsize(image):,} bytes)"
         yield Problem((*loc, "image"), f"{what}; make or copy the file again")
     # Modules of the cluster may bring the runtime, and its nodes may have other folders.
     if config.cluster is None:
@@ -242,7 +245,8 @@ def _model_fault(folder: Path, *, dummy: bool) -> str | None:
         return f"there is no folder {shortened(str(folder), 200)}"
     if (folder / "snapshots").is_dir() and folder.name.startswith(_CACHED):
         name = folder.name.removeprefix(_CACHED).replace("--", "/", 1)
-        return f"is a folder of a hub cache; write `hf:{name}`, and under `hub_cache` {shortened(str(folder.parent), 200)}"
+        hub = f"hf:{name}" if hub_source.parse(f"hf:{name}") else "hf:ORG/NAME"
+        return f"is a folder of a hub cache; write `{hub}`, and under `hub_cache` {shortened(str(folder.parent), 200)}"
     try:
         Architecture.from_config(manifest.examine(folder, dummy=dummy).config)
     except WeightsRefused as error:

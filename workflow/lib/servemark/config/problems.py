@@ -94,7 +94,9 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem((*loc, "dataset"), "is not one of the choices", CHOICES, given=context["tag"])
     if kind == "literal_error":
         allowed = tuple(re.findall(r"'([^']+)'", context["expected"]))
-        return Problem(loc, "is not one of the choices", allowed, given=meant(str(found))[0])
+        return Problem(
+            loc, "is not one of the choices", allowed, given=next((word for word in meant(str(found)) if word in allowed), str(found))
+        )
     if kind == "string_pattern_mismatch":
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
     if kind == "int_type" and found == "recorded" and loc[-1:] == ("output_tokens",):
@@ -121,7 +123,9 @@ def _hint(kind: str, found: Any) -> str:
         return ": put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", found.lower()):
         return "; YAML reads 1e3 and 1e-3 as text, so write 1000 or 0.001"
-    if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+ ?[A-Za-z%]+", found):
+    if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+ ?[kKM]", found):
+        return "; write the whole number, such as 4096"
+    if kind in ("int_type", "float_type") and isinstance(found, str) and re.fullmatch(r"[\d.]+ ?[A-Za-z]+", found):
         return "; write a number without a unit, in the unit of the key"
     return ", without quotes" if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str) else ""
 

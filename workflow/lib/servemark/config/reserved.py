@@ -57,7 +57,7 @@ CLIENT_OPTIONS = _by_option(
 SBATCH_OPTIONS = _by_option(
     {
         "it follows from `topology` and the cluster file's gpus_per_node, cpus_per_node and memory": "nodes gres gpus* mem mem-per-cpu "
-        "mem-per-gpu cpus-per-task cpus-per-gpu",
+        "mem-per-gpu cpus-per-task cpus-per-gpu tres-per*",
         "servemark starts one task on each node itself": "ntasks* tasks-per-node",
         "it follows from the missing load points; the cluster file's max_minutes caps it": "time time-min",
         "servemark finds its jobs and their logs by these names": "job-name comment output error open-mode",
@@ -96,7 +96,7 @@ _OTHER_NAMES = {
     ("source", "file"): "path",
     ("source",): "model-path weights",
     ("file",): "jsonl file-path",
-    ("lock",): "vllm vllm-version version",
+    ("lock",): "vllm vllm-version",
     ("prefix",): "conda conda-env venv virtualenv python",
     ("container",): "docker sif",
     ("from", "min"): "min minimum low lowest",

@@ -216,9 +216,9 @@ RUNTIMES: dict[RuntimeName, Runtime] = {
     "enroot": Enroot(),
     "singularity": Singularity(),
 }
-# The order in which `auto` searches the PATH. Apptainer installs a program `singularity` too, so it comes first.
+# The order in which `auto` searches the PATH. Apptainer installs a program `singularity` too, so it comes before.
 _ORDER: dict[Kind, tuple[RuntimeName, ...]] = {
-    "registry": ("apptainer", "singularity", "podman-hpc", "enroot", "podman", "charliecloud"),
+    "registry": ("apptainer", "podman-hpc", "enroot", "podman", "charliecloud", "singularity"),
     "file": ("apptainer", "singularity"),
     "squashfs": ("enroot",),
     "folder": ("charliecloud", "apptainer", "singularity"),

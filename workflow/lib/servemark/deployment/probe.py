@@ -56,11 +56,11 @@ class ServerProbe:
 
 
 def require_closed(url: str, timeout_s: float = 30.0) -> None:
-    """Raise StageFailed unless a route refuses requests without the API key, or nothing listens there."""
+    """Raise StageFailed unless a route refuses requests without the API key, or the connection fails."""
     try:
         status = httpx.get(url, timeout=timeout_s, trust_env=False).status_code
     except (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError):
-        return  # the server has ended, and whoever waits for it says so
+        return  # The server has ended. The wait for it reports this.
     except httpx.HTTPError as error:
         # A slow route may still be an open one.
         raise StageFailed(

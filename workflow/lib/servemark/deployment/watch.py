@@ -214,7 +214,7 @@ class ServerWatch:
 
 
 def scraper(url: str, key: str) -> Callable[[], Load]:
-    """Return a function that reads one server's /metrics. It raises ``httpx.HTTPError``, also for text that is no metrics."""
+    """Return a function that reads one server's /metrics. It raises ``httpx.HTTPError``, also for text in another format."""
     client = httpx.Client(base_url=url, timeout=2.0, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
 
     def scrape() -> Load:
@@ -222,7 +222,8 @@ def scraper(url: str, key: str) -> Callable[[], Load]:
         response.raise_for_status()
         try:
             return parse_metrics(response.text)
-        except ValueError as error:
-            raise httpx.DecodingError(f"{url}/metrics returned text that is no metrics: {error}") from error
+        # The parser raises IndexError for some texts, and infinite counts have no integer (OverflowError).
+        except (ValueError, ArithmeticError, LookupError) as error:
+            raise httpx.DecodingError(f"{url}/metrics returned text that is not in Prometheus format: {error}") from error
 
     return scrape

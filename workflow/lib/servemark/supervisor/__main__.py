@@ -94,7 +94,9 @@ class Supervisor:
         # A full disk must not keep the tree alive.
         with contextlib.suppress(OSError):
             self.write_state("ending", why=why)
-        segments.look(now=True)
+        # So must a defect.
+        with contextlib.suppress(Exception):
+            segments.look(now=True)
         leftovers = self._end_tree(why)
         segments.remove()
         # Remote agents on this machine may have been killed before they could remove theirs.
@@ -121,7 +123,8 @@ class Supervisor:
                 time.sleep(TICK_S)
             return why
         except Exception:  # a defect must not leave processes behind
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
             return "supervisor_failed"
 
     def _beat(self) -> None:
