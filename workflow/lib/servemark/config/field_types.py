@@ -34,7 +34,7 @@ MAX_CLIENTS = 1024
 LONGEST_PATH = 4095
 _HUB_NAME = re.compile(
     r"(?:(?:https?://)?(?:www\.)?(?:huggingface|hf)\.co/|(?:hf|huggingface):/{0,2})([\w.-]+/[\w.-]+)"
-    r"(?:(?:/(?:tree|blob|resolve)/|@)([\w.-]+)[^@]*)?/?",
+    r"(?:/(?:tree|blob|resolve)/([\w.-]+)(?:[/?]\S*)?|@([\w.-]+))?/?",
     re.IGNORECASE,
 )
 """Frequent spellings of a model of the hub other than ``hf:ORG/NAME@REVISION``: the page's address, another prefix."""
@@ -172,7 +172,8 @@ def _source(value: str) -> str:
     if value in builtins or hub_source.parse(value):
         return value
     if (named := _HUB_NAME.fullmatch(value)) and not os.path.isdir(value):
-        meant = f"{hub_source.PREFIX}{named[1]}{f'@{named[2]}' if named[2] else ''}"
+        revision = named[2] or named[3]
+        meant = f"{hub_source.PREFIX}{named[1]}{f'@{revision}' if revision else ''}"
         if hub_source.parse(meant) and named[1].split("/")[0] not in ("datasets", "models", "spaces"):
             raise refuse(f"is an unknown source; for this model of the hub write `{meant}`")
     if value.startswith(hub_source.PREFIX):
