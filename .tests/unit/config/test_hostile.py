@@ -17,6 +17,7 @@ from builders import hostile
 from builders.config_text import BASE
 from builders.paths import LIBRARY, TESTS
 from servemark.cli import main as cli
+from servemark.config import paths
 from servemark.weights import builtin
 
 Outcomes = dict[str, tuple[int, str]]
@@ -184,6 +185,10 @@ def test_prefix_inside_an_environment_names_its_folder(tmp_path, capsys, inside)
     assert cli.main(["check", str(tmp_path / "my.yaml")]) == 2
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "environments.cpu.prefix: " in line)
     assert line.endswith(f" {sys.prefix}")
+
+
+def test_missing_interpreter_at_the_root_folder_is_refused():
+    assert "/missing/python" in (paths._prefix_fault(Path("/missing/python"), modules=False) or "")
 
 
 def test_interpreter_that_is_not_executable_is_refused(tmp_path, capsys):

@@ -145,7 +145,7 @@ def _lock_fault(asked: str) -> str | None:
 def _prefix_fault(python: Path, *, modules: bool) -> str | None:
     if not os.access(python, os.X_OK):
         # The prefix is the folder bin of an environment, or the interpreter in it.
-        for folder in (python.parents[1], python.parents[2]):
+        for folder in python.parents[1:3]:
             if folder.name == "bin" and os.access(folder / "python", os.X_OK):
                 return f"must be the folder that holds bin/python; write {shortened(str(folder.parent), 200)}"
         what = "you may not execute" if os.path.lexists(python) else "there is no"

@@ -216,7 +216,7 @@ RUNTIMES: dict[RuntimeName, Runtime] = {
     "enroot": Enroot(),
     "singularity": Singularity(),
 }
-# The order in which `auto` searches the PATH. Apptainer installs a program `singularity` too, so it comes before.
+# The order in which `auto` searches the PATH. Apptainer also installs a program `singularity`, so Apptainer comes first.
 _ORDER: dict[Kind, tuple[RuntimeName, ...]] = {
     "registry": ("apptainer", "podman-hpc", "enroot", "podman", "charliecloud", "singularity"),
     "file": ("apptainer", "singularity"),
