@@ -39,7 +39,7 @@ class SearchedRun(archived_run.ArchivedRun):
             self._measure(plan, point, len(trials))
             record = Measurement.read(self.folder / self.record(plan.deployment, load.name))
             trials.append(search.Trial.of(point, record, self.folder / self.raw(plan.deployment, load.name), wanted))
-        found = search.traced(plan.deployment, asked, wanted, trials, most)
+        found = search.traced(plan.deployment, asked, wanted, trials, search.outcomes(trials, most))
         found.write(self.folder / Search.path_name(plan.deployment, asked.workload))
 
 

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import re
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from builders.paths import ROOT
 from servemark.compare.compared import compare
 from servemark.records import Search, Startup
+from servemark.report import gather
 from servemark.verification import verify
 from servemark.verification.unpack import unpacked
 
@@ -109,25 +111,65 @@ def test_results_of_one_gpu_follow_from_the_archives(unpack):
     search = Search.read(folder / "deployments/quick-humming/searches/chat/search.json")
     assert (search.meets, search.misses) == (32, 91) and len(search.trials) == 7
     for load, group in groupby(sorted(rows(folder), key=lambda row: int(row["concurrency"])), lambda row: row["concurrency"]):
-        same = list(group)
-        cells = [
-            load,
-            str(len(same)),
-            listed(f"{float(row['steady_ttft_p95_ms']) / 1000:.2f}" for row in same) + " s",
-            listed(f"{float(row['steady_tpot_p95_ms']):.1f}" for row in same) + " ms",
-            listed(f"{float(row['steady_total_tokens_per_s']):,.0f}" for row in same),
-            listed(f"{float(row['gpu_energy_j_per_output_token']):.3f}" for row in same) + " J",
-        ]
-        assert f"| {' | '.join(cells)} |" in PAGE
+        assert f"| {' | '.join(search_cells(load, list(group)))} |" in PAGE
     for words, row in zip(("first", "second"), rows(unpack("one-gpu-quick-humming")), strict=True):
         ttft, tpot, total = (float(row[f"steady_{name}"]) for name in ("ttft_p95_ms", "tpot_p95_ms", "total_tokens_per_s"))
         energy = float(row["gpu_energy_j_per_output_token"])
         assert f"| {words} | {total:,.0f} | {ttft / 1000:.2f} s | {tpot:.1f} ms | {energy:.3f} J |" in PAGE
 
 
+@pytest.mark.parametrize(("name", "deployment", "shown"), [("engines", "engines", "engines"), ("tp2", "tp2-recipe", "TP2")])
+def test_search_on_two_gpus_follows_from_its_archive(unpack, name, deployment, shown):
+    folder = unpack(f"two-gpus-search-{name}")
+    search = Search.read(folder / f"deployments/{deployment}/searches/chat/search.json")
+    assert (search.meets, search.misses) == ((91, 256) if name == "engines" else (None, None)) and len(search.trials) == 6
+    for load, group in groupby(sorted(rows(folder), key=lambda row: int(row["concurrency"])), lambda row: row["concurrency"]):
+        assert f"| {shown} | {' | '.join(search_cells(load, list(group)))} |" in PAGE
+    ran = json.loads((folder / "config.json").read_text())["deployments"][deployment]
+    asked = yaml.safe_load((ROOT / "docs/benchmarks/two-gpus-search.yaml").read_text())["deployments"][deployment]
+    assert (ran["options"], ran["variables"]) == (asked["options"], asked["variables"])
+    assert f"{Startup.read(folder / f'deployments/{deployment}/startup.json').seconds_to_first_token:.1f} s" in PAGE
+
+
+def test_comparison_of_the_searches_gives_the_ratios_of_the_page():
+    a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-search-{name}.tar.zst" for name in ("tp2", "engines"))
+    (point,) = [point for point in compare(a, b).record.points if point.load.endswith("c=256")]
+    found = {one.metric: one for one in point.metrics}
+    for metric, ratio, low, high in (
+        ("total_throughput", "1.29", "1.12", "1.50"),
+        ("mean_ttft", "1.30", "0.86", "1.58"),
+        ("p95_tpot", "0.80", "0.67", "0.97"),
+    ):
+        one = found[metric]
+        assert (f"{one.ratio:.2f}", f"{one.low:.2f}", f"{one.high:.2f}") == (ratio, low, high), metric
+        assert f"| {ratio} | {low} to {high} |" in PAGE
+
+
+def test_archive_of_format_5_keeps_the_verdicts_of_its_own_rule(unpack):
+    # Its second and third trial at 32 are SUSPECT only because of the first one.
+    found = gather.read(unpack("two-gpus-search-tp2"))
+    assert found.archive_format == 5
+    alone = {item.load.name: item.verdict for item in found.measurements}
+    for archive_format, verdict in ((5, "SUSPECT"), (None, "VALID")):
+        judged = {item.load.name: item.verdict for item in replace(found, archive_format=archive_format).collected().measurements}
+        assert (alone["chat-c32-r2"], judged["chat-c32-r2"], judged["chat-c32-r1"]) == ("VALID", verdict, "SUSPECT")
+
+
 def rows(folder):
     with (folder / "measurements.csv").open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+def search_cells(load, trials):
+    """Return the cells of a table of a search, from the load to the energy."""
+    return [
+        load,
+        str(len(trials)),
+        listed(f"{float(row['steady_ttft_p95_ms']) / 1000:.2f}" for row in trials) + " s",
+        listed(f"{float(row['steady_tpot_p95_ms']):.1f}" for row in trials) + " ms",
+        listed(f"{float(row['steady_total_tokens_per_s']):,.0f}" for row in trials),
+        listed(f"{float(row['gpu_energy_j_per_output_token']):.3f}" for row in trials) + " J",
+    ]
 
 
 def listed(values):

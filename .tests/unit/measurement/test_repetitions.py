@@ -72,10 +72,30 @@ def test_request_rate_is_judged_by_its_latency():
     assert {item.verdict for item in repetitions.judged(slower, LIMIT)} == {"SUSPECT"}
 
 
+def doubted(item):
+    return item.model_copy(update={"verdict": "SUSPECT", "reasons": tuple(invalid().reasons)})
+
+
+def test_suspect_repetition_leaves_the_valid_ones_of_its_load_valid():
+    first, second, third = outputs(50.0, 100.0, 101.0)
+    items = [doubted(first), second, third]
+    assert [item.verdict for item in repetitions.judged(items, LIMIT)] == ["SUSPECT", "VALID", "VALID"]
+    assert codes(repetitions.judged(items, LIMIT)) == [["requests_failed"], [], []]
+    assert [item.thresholds[repetitions.LIMIT] for item in repetitions.judged(items, LIMIT)] == [LIMIT] * 3
+    differing = [doubted(first), second, outputs(200.0)[0]]
+    assert codes(repetitions.judged(differing, LIMIT)) == [["requests_failed"], [CODE], [CODE]]
+
+
+def test_archive_before_format_6_compares_suspect_repetitions_with_valid_ones():
+    first, second = outputs(50.0, 100.0)
+    items = [doubted(first), second]
+    assert codes(repetitions.judged(items, LIMIT, 5)) == [["requests_failed", CODE], [CODE]]
+    assert codes(repetitions.judged(items, LIMIT, 6)) == [["requests_failed"], []]
+
+
 def test_reasons_of_each_repetition_are_kept():
     first, second = outputs(100.0, 200.0)
-    doubted = first.model_copy(update={"verdict": "SUSPECT", "reasons": tuple(invalid().reasons)})
-    assert codes(repetitions.judged([doubted, second], LIMIT)) == [["requests_failed", CODE], [CODE]]
+    assert codes(repetitions.judged([doubted(first), doubted(second)], LIMIT)) == [["requests_failed", CODE]] * 2
 
 
 def test_results_from_before_the_check_keep_their_verdicts():

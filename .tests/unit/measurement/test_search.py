@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_interrupted_search_continues_with_the_same_loads():
 def test_record_has_the_bracket_after_each_trial():
     ratios = {8: 0.5, 64: 4.0, 23: 1.5}
     trials = [trial(load, ratio) for load, ratio in ratios.items()]
-    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, search.outcomes(trials, 0.1))
     assert [(one.value, one.met, one.decision, one.meets, one.misses) for one in found.trials] == [
         (8, True, "meets", 8, None), (64, False, "misses", 8, 64), (23, False, "misses", 8, 23),
     ]  # fmt: skip
@@ -132,7 +133,7 @@ def test_record_has_the_bracket_after_each_trial():
 
 def test_result_names_loads_inside_the_bracket_that_are_not_decided():
     trials = [trial(8, 0.5), trial(64, 4.0), trial(23, 0.9, 1), trial(23, 1.01, 2)]
-    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, search.outcomes(trials, 0.1))
     assert (found.meets, found.misses, found.ended) == (8, 64, "trials_used")
     part = "not decided at 23 (1 of 2 VALID trials met the targets)"
     assert search.words(found) == f"meets at 8, misses at 64, {part}"
@@ -143,7 +144,7 @@ def test_result_names_loads_inside_the_bracket_that_are_not_decided():
 @pytest.mark.parametrize("change", [{"verdict": "SUSPECT"}, {"verdict": "INVALID"}, {"met": None, "decision": "open"}])
 def test_result_counts_only_trials_that_could_decide(change):
     trials = [trial(8, 0.5), trial(64, 4.0), trial(23, 0.9, 1), trial(23, 1.01, 2)]
-    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    found = search.traced("a", asked(low=8, high=64, trials=4), {"ttft_ms": {"p95": 500.0}}, trials, search.outcomes(trials, 0.1))
     *others, last = found.trials
     assert "(1 of 1 VALID" in search.words(found.model_copy(update={"trials": (*others, last.model_copy(update=change))}))
     none = tuple(one.model_copy(update=change if one.value == 23 else {}) for one in found.trials)
@@ -152,7 +153,7 @@ def test_result_counts_only_trials_that_could_decide(change):
 
 def test_undecided_search_states_how_many_trials_are_suspect():
     trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
-    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, 0.1)
+    found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, search.outcomes(trials, 0.1))
     assert search.undecided(found) and "SUSPECT" not in search.words(found)
     doubtful = found.model_copy(update={"trials": tuple(one.model_copy(update={"verdict": "SUSPECT"}) for one in found.trials)})
     assert "3 of 3 trials are SUSPECT" in search.words(doubtful)
@@ -165,6 +166,15 @@ def test_trials_of_a_load_that_differ_too_much_are_suspect():
     assert {one.verdict for one in search.outcomes(trials, None)} == {"VALID"}
 
 
+def test_suspect_first_trial_does_not_hide_what_the_next_one_decides():
+    # As on GPUs, where the first trial after a start waited for kernels that the server compiled.
+    slow = trial(32, 0.97, output=77.0)
+    slow = replace(slow, record=slow.record.model_copy(update={"verdict": "SUSPECT"}))
+    trials = [slow, trial(32, 0.47, 2)]
+    assert search.decision(search.outcomes(trials, 0.1)) == "meets"
+    assert search.decision(search.outcomes(trials, 0.1, archive_format=5)) is None
+
+
 def trial(load, ratio, repetition=1, output=100.0):
     record = report_data.measurement("a", load, repetition=repetition, output=output)
     (point,) = report_data.plan("a", (record,)).points
@@ -175,8 +185,8 @@ def test_record_of_a_search_follows_from_its_own_trials():
     ratios = {1: 0.5, 512: math.inf, 23: None}
     loads = list(ratios)
     trials = [trial(load, ratio) for load, ratio in ratios.items()]
-    found = search.traced("a", asked(trials=3), {}, trials, 0.1)
+    found = search.traced("a", asked(trials=3), {}, trials, search.outcomes(trials, 0.1))
     assert [(one.ratio, one.met) for one in found.trials] == [(0.5, True), (None, False), (None, None)]
     again = [search.Trial.stated(one, known.record) for one, known in zip(found.trials, trials, strict=True)]
     assert [one.ratio for one in again] == [ratios[load] for load in loads]
-    assert search.traced("a", asked(trials=3), {}, again, 0.1) == found
+    assert search.traced("a", asked(trials=3), {}, again, search.outcomes(again, 0.1)) == found

@@ -39,7 +39,7 @@ def problems(found, change):
     data = search.model_dump(mode="json")
     change(data)
     changed = replace(found, searches={**found.searches, "plain": [Search.model_validate(data)]})
-    return list(check.check(changed, older=False))
+    return list(check.check(changed))
 
 
 def test_archive_with_a_search_is_verified_and_compared(run, without_requests):

@@ -22,16 +22,15 @@ from servemark.files.yaml_data import read_yaml
 from servemark.machine import git_state
 from servemark.records import EnvironmentCheck, Measurement, Plan
 from servemark.report import gather
-from servemark.report.gather import RunRecords
+from servemark.report.gather import CRATE, RunRecords
 
-CRATE = "ro-crate-metadata.json"
-FORMAT = 5
+FORMAT = 6
 """The archive's format, which the crate states as ``schemaVersion``.
 
 Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
 were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals. Per-request
 results of format 3 contain the outputs' texts, and its data block has no share of prefix cache hits. Measurements of format 4 were judged
-without `requests_overtaken`.
+without `requests_overtaken`. In format 5, a SUSPECT repetition could make the VALID ones of its load SUSPECT (`repetitions_differ`).
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

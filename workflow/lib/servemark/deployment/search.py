@@ -36,7 +36,7 @@ class Searching:
             self.here.check()
             record.write(points / f"{point.load.name}.json")
             trials.append(Trial.of(point, record, raw, wanted))
-        found = search.traced(plan.deployment, asked, wanted, trials, config.verdict.max_repetition_spread)
+        found = search.traced(plan.deployment, asked, wanted, trials, search.outcomes(trials, config.verdict.max_repetition_spread))
         ended: dict[str, Any] = {"phase": "finished", "name": trial_names(asked)[len(trials) - 1], "unused": list(names)}
         self.here.progress.say(f"{workload}: search: {search.words(found)}", point=ended)
         return found

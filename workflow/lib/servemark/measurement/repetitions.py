@@ -12,6 +12,8 @@ from servemark.records.restarts import configured
 
 LIMIT = "max_repetition_spread"
 """The threshold of this module. A record of one measurement does not state it."""
+VALID_ALONE = 6
+"""Archive format from which on a SUSPECT repetition does not make the VALID ones of its load SUSPECT. Before, all were compared."""
 
 
 class Spread(NamedTuple):
@@ -39,8 +41,10 @@ def limit(config: Mapping[str, Any]) -> float | None:
     )
 
 
-def judged(measurements: Sequence[Measurement], most: float | None) -> list[Measurement]:
+def judged(measurements: Sequence[Measurement], most: float | None, archive_format: int | None = None) -> list[Measurement]:
     """Return the measurements in the same order; those of a load whose repetitions differ too much are SUSPECT.
+
+    A repetition that is SUSPECT already is not compared, unless all of its load are: its own reason explains the difference.
 
     The standard deviation does not grow with the number of repetitions, as the ratio of the largest to the smallest does. The result
     compared is the one that the load leaves open. In a closed loop this is the output throughput, which also states the mean latency:
@@ -49,15 +53,20 @@ def judged(measurements: Sequence[Measurement], most: float | None) -> list[Meas
 
     Args:
         most: the limit; None for results from before this check.
+        archive_format: of the archive that holds the measurements; None for this version's rules.
     """
+    if most is None:
+        return list(measurements)
+    compare_all = archive_format is not None and archive_format < VALID_ALONE
     points: dict[tuple[object, ...], list[Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":
             points.setdefault(_point(item), []).append(item)
-    if most is None:
-        return list(measurements)
-    found = {key: _difference(items, most) for key, items in points.items()}
-    return [_judged(item, most, found[_point(item)]) if item.verdict != "INVALID" else item for item in measurements]
+    details: dict[int, str | None] = {}
+    for items in points.values():
+        compared = items if compare_all else [item for item in items if item.verdict == "VALID"] or items
+        details |= dict.fromkeys(map(id, compared), _difference(compared, most))
+    return [_judged(item, most, details.get(id(item))) if item.verdict != "INVALID" else item for item in measurements]
 
 
 def spread(values: Iterable[float]) -> Spread | None:

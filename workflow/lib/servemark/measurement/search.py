@@ -164,15 +164,15 @@ class Trial:
         return self.record.load.request_rate or self.record.load.concurrency or 0
 
 
-def outcomes(trials: Sequence[Trial], most_spread: float | None) -> list[Outcome]:
-    """Return the outcome of each trial. ``most_spread``: above it, the trials of one load are SUSPECT (``repetitions.judged``)."""
-    judged = repetitions.judged([trial.record for trial in trials], most_spread)
+def outcomes(trials: Sequence[Trial], most_spread: float | None, archive_format: int | None = None) -> list[Outcome]:
+    """Return the outcome of each trial. ``most_spread``, ``archive_format``: as of ``repetitions.judged``."""
+    judged = repetitions.judged([trial.record for trial in trials], most_spread, archive_format)
     return [Outcome.of(record, trial.load, trial.ratio) for record, trial in zip(judged, trials, strict=True)]
 
 
-def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Sequence[Trial], most_spread: float | None) -> Search:
-    """Return the record of an ended search."""
-    found, rows = outcomes(trials, most_spread), []
+def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Sequence[Trial], found: Sequence[Outcome]) -> Search:
+    """Return the record of an ended search. ``found``: the outcome of each trial."""
+    rows = []
     for number, (trial, outcome) in enumerate(zip(trials, found, strict=True), 1):
         after = state(asked, found[:number])
         ratio = outcome.ratio if outcome.ratio is not None and math.isfinite(outcome.ratio) else None

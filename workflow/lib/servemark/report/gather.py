@@ -21,6 +21,9 @@ from servemark.report import attempts, distributions, measured, timelines
 from servemark.report.attempts import Attempt
 from servemark.report.distributions import Distribution
 
+CRATE = "ro-crate-metadata.json"
+"""The file that states the format of an archive."""
+
 
 class PointFiles(NamedTuple):
     """A planned load point and the path of its per-request results."""
@@ -35,6 +38,7 @@ class RunRecords:
 
     Attributes:
         folder: holds the files under their names in the archive.
+        archive_format: of an unpacked archive; None for a run's folder.
         accuracy: finished and failed accuracy checks by deployment.
         timelines: by deployment and load point.
         measurements: one record per load point, including INVALID ones. :func:`read` returns them as recorded.
@@ -47,6 +51,7 @@ class RunRecords:
 
     run: str = ""
     folder: Path = Path()
+    archive_format: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     hardware: records.Hardware | None = None
     environments: dict[str, records.Environment] = field(default_factory=dict)
@@ -126,7 +131,7 @@ class RunRecords:
 
     def judged(self, measurements: Sequence[Measurement]) -> list[Measurement]:
         """Return measurements of this run as :meth:`collected` does."""
-        found = repetitions.judged(measurements, repetitions.limit(self.config))
+        found = repetitions.judged(measurements, repetitions.limit(self.config), self.archive_format)
         return accuracy.judged(found, itertools.chain(*self.accuracy.values()), accuracy.minima(self.config))
 
     def take(self, kind: type[RecordT], name: str, *, needed: bool = False) -> RecordT | None:
@@ -185,7 +190,7 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
     Raises:
         ServemarkError: with ``strict``, a record is missing or damaged.
     """
-    found = RunRecords(folder=folder)
+    found = RunRecords(folder=folder, archive_format=_archive_format(folder))
     try:
         found.config = _config(folder)
     except ServemarkError as error:
@@ -208,6 +213,15 @@ def read(folder: Path, *, strict: bool = False) -> RunRecords:
     if strict and found.wrong:
         raise found.wrong[0]
     return found
+
+
+def _archive_format(folder: Path) -> int | None:
+    """Return the format that the crate of an archive states; None without a crate. ``servemark verify`` names a damaged one."""
+    try:
+        entities = json.loads((folder / CRATE).read_bytes())["@graph"]
+        return next(int(entity.get("schemaVersion", 1)) for entity in entities if entity["@id"] == "./")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
+        return None
 
 
 def _starts(config: Mapping[str, Any]) -> list[str]:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from servemark import __version__
-from servemark.archive.crate import CRATE, FORMAT, SERVEMARK
+from servemark.archive.crate import FORMAT, SERVEMARK
 from servemark.archive.seal import MANIFEST
 from servemark.report import formatting
+from servemark.report.gather import CRATE
 from servemark.verification.unpack import Unpacked
 
 _NAMED = 3
