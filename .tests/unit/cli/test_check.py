@@ -1,4 +1,4 @@
-"""``servemark check`` on this machine and Slurm: ok, problem or not checked, and the exit code."""
+"""``servemark check`` of models, environments and workloads: ok, problem or not checked, and the exit code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from huggingface_hub import constants
 
 from builders import hub_cache
-from builders.paths import ROOT
-from builders.recorded_site import BODIES, SILENT, only
-from servemark.cli import check, check_jobs
+from builders.checked import CONFIG, run, slurm
+from servemark.cli import check
 from servemark.cli import main as cli
 from servemark.config import paths
 from servemark.config.expand import expand
@@ -20,56 +19,6 @@ from servemark.config.load import load
 from servemark.environments import build, lockfiles
 from servemark.machine import hardware
 from servemark.weights import builtin
-from snakemake_executor_plugin_slurm_guarded import journal
-
-CONFIG = """\
-run: r
-models:
-  m:
-    source: {source}
-environments:
-  e:
-    {environment}
-deployments:
-  d: {{model: m, environment: e{deployment}}}
-workloads:
-  w: {{dataset: random, input_tokens: 8, output_tokens: 4, requests: 4, concurrency: 1}}
-"""
-REFUSE = "case $* in *test-only*|*begin*) echo 'sbatch: error: invalid partition specified: bad' >&2; exit 1 ;; esac"
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch) -> Path:
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    (folder / "envs").symlink_to(ROOT / "envs")
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv(journal.VARIABLE, "")  # the command sets it
-    monkeypatch.setattr(check_jobs, "PATIENCE_S", 0.1)
-    only(tmp_path / "bin", monkeypatch, {})
-    return folder
-
-
-def run(
-    capsys, *, source="builtin:tiny-dense", environment="lock: cpu", site=None, top="", deployment=""
-) -> tuple[int, dict[str, list[str]]]:
-    """The exit code, and the findings by their state."""
-    text = f"{CONFIG.format(source=source, environment=environment, deployment=deployment)}{top}\n"
-    if site is not None:
-        Path("site.yaml").write_text(f"scheduler: slurm\n{site}\n")
-        text += "cluster: ./site.yaml\n"
-    Path("my.yaml").write_text(text)
-    code = cli.main(["check", "my.yaml"])
-    found: dict[str, list[str]] = {"ok": [], "problem": [], "not checked": []}
-    for line in capsys.readouterr().out.splitlines():
-        for state, texts in found.items():
-            if line.startswith(f"{state:<13}"):
-                texts.append(line[13:])
-    return code, found
-
-
-def slurm(tmp_path, monkeypatch, **bodies):
-    only(tmp_path / "slurm", monkeypatch, BODIES | bodies)
 
 
 @pytest.mark.parametrize("with_slurm", [False, True])
@@ -285,58 +234,6 @@ def test_interface_that_this_machine_has_is_ok(checkout, capsys):
     assert code == 0 and any("127.0.0.1" in text for text in found["ok"])
     code, found = run(capsys, site="interface: nonexistent7")
     assert code == 0 and any("nonexistent7" in text for text in found["not checked"])
-
-
-def test_slurm_checks_the_requests_of_a_run(checkout, tmp_path, monkeypatch, capsys):
-    calls = tmp_path / "calls"
-    slurm(tmp_path, monkeypatch, sbatch=f'echo "$@" >> {calls}')
-    code, found = run(capsys, site="partition: batch\ngpus_per_node: 4")
-    assert code == 0 and any(text.startswith("jobs: ") and "d, probe_hardware" in text for text in found["ok"])
-    lines = calls.read_text().splitlines()
-    assert all(line.startswith("--test-only ") for line in lines)
-    assert "--test-only --nodes=1 --ntasks-per-node=1 --partition=batch --gres=gpu:4 --time=30 --exclusive --mem=0" in lines
-
-
-@pytest.mark.parametrize(
-    ("site", "deployment", "top", "words"),
-    [
-        ("gpus_per_node: 4", "", "", ["d: at most 30 minutes on 1 node(s) x 4 GPU(s), 2.0 GPU-hours"]),
-        ("gpus_per_node: 4\nmax_minutes: 15", "", "prices: {gpu_hour: 2.5, currency: EUR}", ["1.0 GPU-hours, 2.50 EUR"]),
-        ("gpus_per_node: 0", "", "", ["1 node(s), 0.5 node-hours"]),
-        ("gpus_per_node: 4", "}\n  other: {model: m, environment: e", "", [" 2.0 GPU-hours", " 2.0 GPU-hours", "at most 4.0 GPU-hours"]),
-        (
-            "gpus_per_node: 4\nclient_partition: cpu",
-            ", topology: {client: own}",
-            "",
-            ["1 node(s) x 4 GPU(s) and one for the client, 2.0 GPU-hours"],
-        ),
-        ("gpus_per_node: 0\nclient_partition: cpu", ", topology: {client: own}", "", ["1 node(s) and one for the client, 1.0 node-hours"]),
-        ("gpus_per_node: 1", ", topology: {nodes: 2, tensor_parallel: 2}", "", ["2 node(s) x 1 GPU(s), 1.0 GPU-hours"]),
-    ],
-)
-def test_most_that_the_jobs_cost_is_stated(checkout, tmp_path, monkeypatch, capsys, site, deployment, top, words):
-    slurm(tmp_path, monkeypatch)
-    code, found = run(capsys, site=site, deployment=deployment, top=top)
-    costs = [text for text in found["ok"] if text.startswith("jobs: ") and "-hours" in text]
-    assert code == 0 and len(costs) == len(words)
-    assert all(text.endswith(end) for text, end in zip(costs, words, strict=True)), costs
-
-
-def test_job_that_slurm_refuses_is_a_problem(checkout, tmp_path, monkeypatch, capsys):
-    slurm(tmp_path, monkeypatch, sbatch=REFUSE)
-    code, found = run(capsys, site="partition: bad")
-    assert code == 2 and any("invalid partition" in text and "partition" in text for text in found["problem"])
-
-
-@pytest.mark.parametrize("missing", ["all", "srun", "silent"])
-def test_jobs_are_not_checked_without_a_working_slurm(checkout, tmp_path, monkeypatch, capsys, missing):
-    if missing == "silent":
-        only(tmp_path / "slurm", monkeypatch, dict.fromkeys(BODIES, SILENT))
-    elif missing == "srun":
-        only(tmp_path / "slurm", monkeypatch, {name: body for name, body in BODIES.items() if name != "srun"})
-    code, found = run(capsys, site="")
-    (text,) = [text for text in found["not checked"] if text.startswith("jobs: ")]
-    assert code == 0 and not re.search(r"[^.] Rerun", text), "each sentence has its full stop"
 
 
 @pytest.mark.parametrize("environment", ["lock: ./absent.lock", "container: {image: /no/such.sif}"])
