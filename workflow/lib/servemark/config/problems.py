@@ -91,6 +91,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
             return Problem((*loc, close), "is an unknown key", ("dataset",), given=close)
         return Problem((*loc, "dataset"), "is missing", CHOICES)
     if kind == "union_tag_invalid":
+        if str(context["tag"]).endswith(".jsonl"):
+            return Problem((*loc, "dataset"), f"is the name of a file: write {{file: {context['tag']}}}")
         return Problem((*loc, "dataset"), "is not one of the choices", CHOICES, given=context["tag"])
     if kind == "literal_error":
         allowed = tuple(re.findall(r"'([^']+)'", context["expected"]))
@@ -101,6 +103,8 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
         return Problem(loc, f"must match {context['pattern']} ({_PATTERNS[context['pattern']]})")
     if kind == "int_type" and found == "recorded" and loc[-1:] == ("output_tokens",):
         return Problem(loc, "`recorded` is only for datasets whose rows have a length: {file: ...}, {sharegpt: ...} and {hf: ...}")
+    if kind in _MAPPING and isinstance(found, str) and _pattern(loc) == ("environments", "NAME", "container"):
+        return Problem(loc, f"must be a mapping: write {{image: {found}}}")
     if found is None and kind != "missing":
         return Problem(loc, "is empty: fill it in or remove the key")
     # Else pydantic's text, such as "Input should be a valid integer".
@@ -108,9 +112,10 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     return Problem(loc, text + _hint(kind, found))
 
 
+_MAPPING = ("model_type", "model_attributes_type", "dict_type")
 _WORDS = {
     "missing": "is missing",
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping, in indented lines below the key"),
+    **dict.fromkeys(_MAPPING, "must be a mapping, in indented lines below the key"),
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
     "bool_type": "must be true or false",
@@ -193,6 +198,8 @@ def _unknown_key(loc: Loc, home: type[BaseModel] | None) -> Problem:
         text += f"; it belongs {_place(way)}" if one == key else f"; it is `{one}` {_place(way)}"
     elif keys[0].startswith("options."):
         text += f"; it is `{keys[0].removeprefix('options.')}` under deployments.NAME.options"
+    elif home is Model and key == "revision":
+        text += "; write it after an @ in `source`: hf:ORG/NAME@REVISION"
     elif home is Deployment:
         text += f"; {why or 'write options of `vllm serve` under `options`'}"
     elif home and issubclass(home, Load):
