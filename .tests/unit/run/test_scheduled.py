@@ -78,6 +78,16 @@ def test_the_users_cluster_is_kept():
     assert scheduled.default_cluster() == "mine"
 
 
+@pytest.mark.parametrize("exported", [False, True])
+def test_variable_is_named_if_it_may_have_set_the_cluster(exported):
+    os.environ.pop("SLURM_JOB_ID", None)
+    if exported:
+        os.environ[scheduled.CLUSTER_VARIABLE] = "mine"
+    with pytest.raises(ConfigError) as refused:
+        scheduled.refuse_servers_outside_a_job(config())
+    assert (scheduled.CLUSTER_VARIABLE in refused.value.do) is exported and "--config cluster=" in refused.value.do
+
+
 @pytest.mark.parametrize(
     ("missing", "site", "minutes"),
     [(None, {}, 12), (0, {}, 12), (6, {}, 42), (6, {"max_minutes": 30}, 30), (1000, {"max_minutes": 30}, 30)],

@@ -72,9 +72,11 @@ def refuse_servers_outside_a_job(config: Config) -> None:
         ConfigError: the servers would start on this machine, which may be a login node.
     """
     if config.cluster is not None and "SLURM_JOB_ID" not in os.environ:
+        unset = f", or unset {CLUSTER_VARIABLE}" if default_cluster() else ""
         raise ConfigError(
             "The configuration has a `cluster`, but this profile submits no jobs: the servers would run on this machine, outside a job.",
-            do="Use --profile slurm, or start this command inside a job. For a machine without Slurm, add --config cluster= (no value).",
+            do="Use --profile slurm, or start this command inside a job. For a machine without Slurm, add --config cluster= (no "
+            f"value){unset}.",
         )
 
 
