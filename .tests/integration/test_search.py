@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 from integration.harness import RUN, Checkout
@@ -71,6 +73,14 @@ def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout
     again = checkout.run(**SERVER)
     assert again.rc == 0, again.text
     assert search(checkout) == found and len(checkout.attempts("a")) == 2, "no server was started"
+
+    # A trial that is set aside is measured again; the others come from the ledger.
+    command = [sys.executable, "-m", "servemark.cli", "remeasure", RUN, "a/chat-c16-r1"]
+    assert subprocess.run(command, cwd=checkout.path, timeout=180).returncode == 0
+    again = checkout.run(**SERVER)
+    assert again.rc == 0, again.text
+    last = checkout.started_at("a")
+    assert last["chat-c16-r1"] > after["chat-c16-r1"] and last["chat-c1-r1"] == after["chat-c1-r1"]
 
 
 def test_failure_in_a_trial_is_a_gap_and_overload_is_a_miss(checkout: Checkout):
