@@ -123,6 +123,9 @@ RUN_BY = {
     "intermediate_size=28672,vocab_size=128256,torch_dtype=bfloat16 --gpu h200 --gpus-per-node 4 --context 8192": RunBy(
         f"{_PLANNED}::test_shape_without_a_folder_gives_the_same_topologies", "model_type=llama,hidden_size=8192,num_hidden_layers=80"
     ),
+    ".venv/bin/servemark remeasure RUN 'DEPLOYMENT/chat-c32-r1'": RunBy(
+        ".tests/integration/test_search.py::test_search_finds_the_boundary_and_continues_after_a_kill", '"remeasure", RUN, "a/chat-c16-r1"'
+    ),
     ".venv/bin/servemark remeasure demo 'plain/chat-c8-*'": RunBy(
         ".tests/integration/test_again.py::test_chosen_points_are_measured_again_and_others_are_kept", '"remeasure", RUN, "a/chat-c1-*"'
     ),

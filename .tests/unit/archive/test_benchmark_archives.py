@@ -13,9 +13,9 @@ import yaml
 
 from builders.paths import ROOT
 from servemark.compare.compared import compare
-from servemark.records import Search, Startup
+from servemark.records import Measurement, Search, Startup
 from servemark.report import gather
-from servemark.verification import verify
+from servemark.verification import searches, verify
 from servemark.verification.unpack import unpacked
 
 ARCHIVES = sorted((ROOT / "docs/benchmarks/archives").glob("*.tar.zst"))
@@ -135,14 +135,36 @@ def test_comparison_of_the_searches_gives_the_ratios_of_the_page():
     a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-search-{name}.tar.zst" for name in ("tp2", "engines"))
     (point,) = [point for point in compare(a, b).record.points if point.load.endswith("c=256")]
     found = {one.metric: one for one in point.metrics}
-    for metric, ratio, low, high in (
-        ("total_throughput", "1.29", "1.12", "1.50"),
-        ("mean_ttft", "1.30", "0.86", "1.58"),
-        ("p95_tpot", "0.80", "0.67", "0.97"),
+    for metric, words, ratio, low, high in (
+        ("total_throughput", "total tokens/s", "1.29", "1.12", "1.50"),
+        ("mean_ttft", "TTFT mean", "1.30", "0.86", "1.58"),
+        ("p95_ttft", "TTFT p95", "1.57", "0.15", "6.40"),
+        ("p50_tpot", "TPOT p50", "0.84", "0.62", "1.10"),
+        ("p95_tpot", "TPOT p95", "0.80", "0.67", "0.97"),
     ):
         one = found[metric]
         assert (f"{one.ratio:.2f}", f"{one.low:.2f}", f"{one.high:.2f}") == (ratio, low, high), metric
-        assert f"| {ratio} | {low} to {high} |" in PAGE
+        assert f"| {words} | {ratio} | {low} to {high} | {one.verdict} |" in PAGE
+
+
+def test_waiting_samples_of_tp2_follow_from_its_archive(unpack):
+    points = unpack("two-gpus-search-tp2") / "deployments/tp2-recipe/points"
+    waited = {}
+    for load in (32, 256):
+        for number in (1, 2, 3):
+            (node,) = Measurement.read(points / f"chat-c{load}-r{number}.json").telemetry.nodes
+            gpu = min(node.gpus, key=lambda gpu: gpu.idle_samples)
+            waited[load, number] = f"{gpu.idle_samples} of {gpu.samples}"
+    assert [waited[32, number].split()[0] for number in (2, 3)] == ["0", "0"]
+    assert f"{waited[32, 1]} samples" in PAGE and f"{waited[256, 1]}, {waited[256, 2]} and {waited[256, 3]} samples" in PAGE
+
+
+def test_search_is_repeated_by_the_rule_of_the_archive_format(unpack):
+    found = gather.read(unpack("two-gpus-search-tp2"))
+    assert list(searches.check(found, 5)) == [] and list(searches.check(found, 6)) != []
+    (one,) = found.searches["tp2-recipe"]
+    found.searches["tp2-recipe"] = [one.model_copy(update={"meets": 32.0})]
+    assert list(searches.check(found, 5)) != [] and list(searches.check(found, 4)) == []
 
 
 def test_archive_of_format_5_keeps_the_verdicts_of_its_own_rule(unpack):

@@ -86,6 +86,12 @@ def test_suspect_repetition_leaves_the_valid_ones_of_its_load_valid():
     assert codes(repetitions.judged(differing, LIMIT)) == [["requests_failed"], [CODE], [CODE]]
 
 
+def test_suspect_repetitions_are_compared_with_one_another():
+    first, second, third = outputs(50.0, 100.0, 200.0)
+    items = [doubted(first), second, doubted(third)]
+    assert codes(repetitions.judged(items, LIMIT)) == [["requests_failed", CODE], [], ["requests_failed", CODE]]
+
+
 def test_archive_before_format_6_compares_suspect_repetitions_with_valid_ones():
     first, second = outputs(50.0, 100.0)
     items = [doubted(first), second]

@@ -8,6 +8,7 @@ import pytest
 
 from builders.archived_run import wrong
 from builders.searched_run import searched
+from servemark.archive.crate import FORMAT
 from servemark.cli import main as cli
 from servemark.records import Search
 from servemark.report import gather
@@ -39,7 +40,7 @@ def problems(found, change):
     data = search.model_dump(mode="json")
     change(data)
     changed = replace(found, searches={**found.searches, "plain": [Search.model_validate(data)]})
-    return list(check.check(changed))
+    return list(check.check(changed, FORMAT))
 
 
 def test_archive_with_a_search_is_verified_and_compared(run, without_requests):

@@ -13,7 +13,7 @@ from servemark.records.restarts import configured
 LIMIT = "max_repetition_spread"
 """The threshold of this module. A record of one measurement does not state it."""
 VALID_ALONE = 6
-"""Archive format from which on a SUSPECT repetition does not make the VALID ones of its load SUSPECT. Before, all were compared."""
+"""Archive format from which on VALID repetitions are not compared with SUSPECT ones. Before, all of a load were compared."""
 
 
 class Spread(NamedTuple):
@@ -42,9 +42,9 @@ def limit(config: Mapping[str, Any]) -> float | None:
 
 
 def judged(measurements: Sequence[Measurement], most: float | None, archive_format: int | None = None) -> list[Measurement]:
-    """Return the measurements in the same order; those of a load whose repetitions differ too much are SUSPECT.
+    """Return the measurements in the same order; VALID repetitions of a load that differ too much are SUSPECT.
 
-    A repetition that is SUSPECT already is not compared, unless all of its load are: its own reason explains the difference.
+    SUSPECT repetitions are compared with one another only: what made one SUSPECT may also have changed its speed.
 
     The standard deviation does not grow with the number of repetitions, as the ratio of the largest to the smallest does. The result
     compared is the one that the load leaves open. In a closed loop this is the output throughput, which also states the mean latency:
@@ -57,16 +57,13 @@ def judged(measurements: Sequence[Measurement], most: float | None, archive_form
     """
     if most is None:
         return list(measurements)
-    compare_all = archive_format is not None and archive_format < VALID_ALONE
-    points: dict[tuple[object, ...], list[Measurement]] = {}
+    together = archive_format is not None and archive_format < VALID_ALONE
+    compared: dict[tuple[object, ...], list[Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":
-            points.setdefault(_point(item), []).append(item)
-    details: dict[int, str | None] = {}
-    for items in points.values():
-        compared = items if compare_all else [item for item in items if item.verdict == "VALID"] or items
-        details |= dict.fromkeys(map(id, compared), _difference(compared, most))
-    return [_judged(item, most, details.get(id(item))) if item.verdict != "INVALID" else item for item in measurements]
+            compared.setdefault(_group(item, together), []).append(item)
+    found = {group: _difference(items, most, together) for group, items in compared.items()}
+    return [_judged(item, most, found[_group(item, together)]) if item.verdict != "INVALID" else item for item in measurements]
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -77,19 +74,22 @@ def spread(values: Iterable[float]) -> Spread | None:
     return Spread(min(known), max(known), statistics.stdev(map(math.log, known)))
 
 
-def _point(item: Measurement) -> tuple[object, ...]:
-    return configured(item.deployment), item.load.workload, item.load.concurrency, item.load.request_rate
+def _group(item: Measurement, together: bool) -> tuple[object, ...]:
+    """Return what the repetitions that are compared have in common. ``together``: VALID and SUSPECT ones."""
+    point = (configured(item.deployment), item.load.workload, item.load.concurrency, item.load.request_rate)
+    return point if together else (*point, item.verdict)
 
 
-def _difference(items: Sequence[Measurement], most: float) -> str | None:
+def _difference(items: Sequence[Measurement], most: float, together: bool) -> str | None:
     by_rate = items[0].load.request_rate is not None
     values = [(item.e2el_ms.mean if item.e2el_ms else None) if by_rate else item.output_throughput for item in items]
     found = spread(value for value in values if value is not None)
     if found is None or found.deviation <= most:
         return None
     what = "ms mean end-to-end latency" if by_rate else "output tokens/s"
+    compared = f"{len(items)} repetitions" if together else f"{len(items)} {items[0].verdict} repetitions"
     return (
-        f"{len(items)} repetitions of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard deviation is "
+        f"{compared} of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard deviation is "
         f"{found.deviation:.1%}, and the limit is {most:.1%}."
     )
 

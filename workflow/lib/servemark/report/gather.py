@@ -122,7 +122,7 @@ class RunRecords:
     def collected(self) -> RunRecords:
         """Return the run as collect_measurements sees it.
 
-        Loads whose repetitions differ too much are SUSPECT, and all loads of a deployment with too low an accuracy.
+        Repetitions of a load that differ too much are SUSPECT, and all loads of a deployment with too low an accuracy.
 
         Raises:
             ServemarkError: see ``repetitions.limit`` and ``accuracy.minima``.
@@ -220,7 +220,7 @@ def _archive_format(folder: Path) -> int | None:
     try:
         entities = json.loads((folder / CRATE).read_bytes())["@graph"]
         return next(int(entity.get("schemaVersion", 1)) for entity in entities if entity["@id"] == "./")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError, OverflowError):
         return None
 
 

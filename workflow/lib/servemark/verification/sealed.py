@@ -96,7 +96,7 @@ def check_crate(archive: Unpacked) -> tuple[SealedBy, list[str]]:
         entities = {entity["@id"]: entity for entity in json.loads((archive.folder / CRATE).read_bytes())["@graph"]}
         sealed = SealedBy(str(entities[SERVEMARK]["softwareVersion"]), int(entities["./"].get("schemaVersion", 1)))
         wrong = list(_listed(archive, entities))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         return SealedBy(), [f"{CRATE} cannot be read: {type(error).__name__}: {str(error)[:200]}"]
     if sealed.format > FORMAT:
         wrong.append(

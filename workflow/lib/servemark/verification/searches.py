@@ -5,7 +5,6 @@ Without per-request results (``records.opened``), each trial has the ratio of la
 
 from collections.abc import Iterator
 
-from servemark.archive.crate import FORMAT
 from servemark.measurement import search, slo
 from servemark.measurement.search import Trial
 from servemark.records import Search
@@ -16,7 +15,7 @@ REPLAYED = 5
 """The first archive format whose rules of a search are known here. ``repetitions.VALID_ALONE`` changed them."""
 
 
-def check(found: RunRecords, archive_format: int = FORMAT) -> Iterator[Finding]:
+def check(found: RunRecords, archive_format: int) -> Iterator[Finding]:
     """Yield every contradiction between searches and measurements. The search is repeated by the rules of the archive's format."""
     for name, plan in found.plans.items():
         ended = {one.asked.workload: one for one in found.searches.get(name, ())}
