@@ -154,9 +154,10 @@ def test_result_counts_only_trials_that_could_decide(change):
 def test_undecided_search_states_how_many_trials_are_suspect():
     trials = [trial(8, 0.9, number, output) for number, output in ((1, 100.0), (2, 200.0), (3, 300.0))]
     found = search.traced("a", asked(low=8, high=64, trials=3), {"ttft_ms": {"p95": 500.0}}, trials, search.outcomes(trials, 0.1))
-    assert search.undecided(found) and "SUSPECT" not in search.words(found)
-    doubtful = found.model_copy(update={"trials": tuple(one.model_copy(update={"verdict": "SUSPECT"}) for one in found.trials)})
-    assert "3 of 3 trials are SUSPECT" in search.words(doubtful)
+    # Each trial is VALID alone, but they differ too much.
+    assert search.undecided(found) and "3 of 3 trials are SUSPECT" in search.words(found)
+    alone = search.traced("a", asked(low=8, high=64, trials=3), {}, trials, search.outcomes(trials, 0.1), compared=False)
+    assert {one.verdict for one in alone.trials} == {"VALID"}
     assert not search.undecided(found.model_copy(update={"misses": 64.0}))
 
 

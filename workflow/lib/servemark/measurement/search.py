@@ -170,8 +170,15 @@ def outcomes(trials: Sequence[Trial], most_spread: float | None, archive_format:
     return [Outcome.of(record, trial.load, trial.ratio) for record, trial in zip(judged, trials, strict=True)]
 
 
-def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Sequence[Trial], found: Sequence[Outcome]) -> Search:
-    """Return the record of an ended search. ``found``: the outcome of each trial."""
+def traced(
+    deployment: str, asked: PlannedSearch, wanted: Targets, trials: Sequence[Trial], found: Sequence[Outcome], *, compared: bool = True
+) -> Search:
+    """Return the record of an ended search.
+
+    Args:
+        found: the outcome of each trial.
+        compared: state the verdicts after the comparison of trials. Archives before format 6 state those before it.
+    """
     rows = []
     for number, (trial, outcome) in enumerate(zip(trials, found, strict=True), 1):
         after = state(asked, found[:number])
@@ -180,7 +187,7 @@ def traced(deployment: str, asked: PlannedSearch, wanted: Targets, trials: Seque
             SearchTrial(
                 point=trial.point,
                 value=trial.load,
-                verdict=trial.record.verdict,
+                verdict="SUSPECT" if compared and outcome.verdict == "SUSPECT" else trial.record.verdict,
                 ratio=ratio,
                 met=None if outcome.ratio is None else outcome.ratio <= 1,
                 decision=decision([one for one in found[:number] if one.load == trial.load]),

@@ -6,6 +6,7 @@ Without per-request results (``records.opened``), each trial has the ratio of la
 from collections.abc import Iterator
 
 from servemark.measurement import search, slo
+from servemark.measurement.repetitions import VALID_ALONE
 from servemark.measurement.search import Trial
 from servemark.records import Search
 from servemark.report.gather import RunRecords
@@ -49,5 +50,5 @@ def _search(found: RunRecords, name: str, stated: Search, archive_format: int) -
     outcomes = search.outcomes(trials, most, archive_format)
     if following := search.state(stated.asked, outcomes).following:
         yield f"{what}: {file} ends before the trial of load {following[0]:g} that follows from its measurements."
-    again = search.traced(name, stated.asked, wanted, trials, outcomes)
+    again = search.traced(name, stated.asked, wanted, trials, outcomes, compared=archive_format >= VALID_ALONE)
     yield from differ(what, Stated(file, stated.model_dump()), Stated("its measurements", again.model_dump()))
