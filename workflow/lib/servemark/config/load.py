@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from servemark.config import option_problems, options_files
+from servemark.config.accepted import fitting_nothing
 from servemark.config.asked_checks import pointless
 from servemark.config.cluster import FOLDER, Site
 from servemark.config.environment_problems import without_gpus
@@ -123,7 +124,7 @@ def _checked(data: Any, sources: Sequence[Source], look: Look) -> Config:
     found = found or option_problems.of_config(config, data)
     if not found:
         expanded, found = try_expand(config)
-        more = (ask_without_router, too_little_time, without_repetitions, unsearchable, pointless, without_gpus)
+        more = (ask_without_router, too_little_time, without_repetitions, unsearchable, pointless, without_gpus, fitting_nothing)
         found = found or [problem for problems in more for problem in problems(expanded)] or look(expanded)
     if found or any(source.duplicates for source in sources):
         raise config_error(found, data, sources)
