@@ -89,7 +89,9 @@ def test_few_trials_decide_only_far_from_the_limit():
 def test_suspect_trial_is_repeated_and_decides_nothing():
     suspect = Outcome(4, "SUSPECT", 3.0)
     assert search.decision([suspect]) is None and search.decision([suspect, valid(4, 3.0)]) == "misses"
-    assert search.decision([suspect] * REPEATS) == "open"
+    near = [valid(4, 0.90), valid(4, 0.91), valid(4, 0.89)]
+    assert search.decision([suspect, *near[:2]]) is None and search.decision([suspect, *near]) == "meets"
+    assert search.decision([suspect] * REPEATS) == search.decision([*near[:2], *[suspect] * REPEATS]) == "open"
     state, trials = simulate(asked(trials=9), lambda load: Outcome(load, "SUSPECT", 0.1))
     assert (state.meets, state.misses) == (None, None)
     assert [one.load for one in trials][: 2 * REPEATS] == [1] * REPEATS + [512] * REPEATS

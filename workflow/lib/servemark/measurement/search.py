@@ -19,7 +19,9 @@ Decision = Literal["meets", "misses", "open"]
 Ending = Literal["narrow", "trials_used", "from_misses", "to_meets", "invalid"]
 
 REPEATS = LEAST
-"""The most measurements of one load, SUSPECT ones included: as many as an interval needs."""
+"""The most VALID measurements of one load: as many as an interval needs. SUSPECT ones have the same limit of their own."""
+MOST_OF_ONE_LOAD = 2 * REPEATS - 1
+"""The most measurements of one load: the last one reaches the limit of its verdict."""
 CLEAR = 1.25
 """A first measurement decides if its latency is above the target times this factor, or below the target divided by it. Repetitions that
 differ by more than ``max_repetition_spread`` (10 %) are SUSPECT, so noise of two standard deviations stays within it."""
@@ -84,7 +86,7 @@ def decision(outcomes: Sequence[Outcome]) -> Decision | None:
         interval = Interval.of(ratios)
         if interval.excludes_1:
             return "meets" if interval.high < 1 else "misses"
-    return "open" if len(outcomes) >= REPEATS else None
+    return "open" if max(len(valid), len(outcomes) - len(valid)) >= REPEATS else None
 
 
 def state(asked: PlannedSearch, trials: Sequence[Outcome]) -> State:

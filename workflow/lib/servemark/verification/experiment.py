@@ -13,7 +13,7 @@ from servemark.config.searches import ends, searches, trial
 from servemark.errors import ServemarkError
 from servemark.launch import random_weights
 from servemark.measurement import key
-from servemark.measurement.search import REPEATS
+from servemark.measurement.search import MOST_OF_ONE_LOAD
 from servemark.measurement.thresholds import Verdict
 from servemark.planning import cuda_graphs, software
 from servemark.records import LoadPoint, Plan, Search, StagedPrompts
@@ -141,7 +141,7 @@ def _points(config: Config, plan: Plan, ended: Sequence[Search], older: bool) ->
         trial(config, name, search.asked.workload, one.value, one.point.load.repetition)
         for search in ended
         for one in search.trials
-        if config.workloads[search.asked.workload].searched and 1 <= one.point.load.repetition <= REPEATS
+        if config.workloads[search.asked.workload].searched and 1 <= one.point.load.repetition <= MOST_OF_ONE_LOAD
     ]
     asked, planned = ({load.name: load for load in loads} for loads in ([*points(config, name), *trials], plan.loads))
     for point in sorted(asked.keys() - planned.keys()):
