@@ -9,15 +9,14 @@ from servemark.config.problems import Problem
 from servemark.config.restarts import deployment_of, starts
 from servemark.config.searches import searches
 
-_NAMED = 20
-"""How many names a message lists at most."""
-
 
 def fitting_nothing(config: Config) -> Iterator[Problem]:
     """Yield a problem for each pattern that fits no load point and no accuracy check of an expanded configuration.
 
     The loads of a search are not known, so any name fits a deployment with one.
     """
+    if not config.accept_invalid:
+        return
     names, searched = [], []
     for start in starts(config):
         searched += [start] if searches(config, start) else []
@@ -25,4 +24,4 @@ def fitting_nothing(config: Config) -> Iterator[Problem]:
     for number, pattern in enumerate(config.accept_invalid):
         deployment = pattern.partition("/")[0]
         if not fnmatch.filter(names, pattern) and not fnmatch.filter(searched, deployment) and pattern != "*/*":
-            yield Problem(("accept_invalid", number), "fits no load point and no accuracy check", tuple(names[:_NAMED]), given=pattern)
+            yield Problem(("accept_invalid", number), "fits no load point and no accuracy check", tuple(names), given=pattern)

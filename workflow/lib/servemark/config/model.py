@@ -263,7 +263,7 @@ class Config(Strict):
     accept_invalid: Accepted = Field(
         default=(),
         description="INVALID points that the final check accepts as gaps: `false` (none), `true` (all) or patterns such as "
-        "`plain/chat-c8-*`",
+        "`plain/chat-c8-*`. Each pattern must fit a load point or an accuracy check",
     )
 
     @field_validator("models")
