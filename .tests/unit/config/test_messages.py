@@ -45,7 +45,7 @@ BAD = [
      "models.tiny.allow_pickle", "allowed: source, served_name, trust_remote_code, load_format"),
     ("    source: builtin:tiny-dense", "    source: builtin:tiny-dense\n    revision: main  #!",
      "models.tiny.revision", "hf:ORG/NAME@REVISION"),
-    ("    lock: cpu", "    container: vllm.sif  #!", "environments.cpu.container", "{image: vllm.sif}"),
+    ("    lock: cpu", "    container: vllm.sif  #!", "environments.cpu.container", "{image: docker://"),
     ("    dataset: random", "    dataset: ./mine.jsonl  #!", "workloads.chat.dataset", "{file: ./mine.jsonl}"),
     # other tools' names for keys
     (RANKS, "      tp: 2  #!", "deployments.plain.topology.tp", "`tensor_parallel`"),
@@ -274,7 +274,7 @@ BAD = [
     ("run: demo", "run: demo\ncache: $SCRATCH/x  #!", "cache", ""),
     ("run: demo", "run: demo\naccept_invalid: [plain]  #!", "accept_invalid[0]", "`deployment/point`"),
     ("run: demo", "run: demo\naccept_invalid: plain/x  #!", "accept_invalid", ""),
-    ("run: demo", "run: demo\naccept_invalid: [plain/chat-c4-*, plain/chat-c8-*]  #!", "accept_invalid[1]", "plain/chat-c4-r1"),
+    ("run: demo", "run: demo\naccept_invalid: [plain/chat-c4-*, plain/chat-c8-*]  #!", "accept_invalid[1]", "plain/chat-c8-*"),
     ("run: demo", "run: demo\ntimeouts:\n  stop: 0  #!", "timeouts.stop", "0"),
     ("run: demo", "run: demo\nverdict:\n  max_failed_fraction: 5  #!", "verdict.max_failed_fraction", "0.5"),
     ("run: demo", "run: demo\nverdict:\n  output_tokens_tolerance: 1  #!", "verdict.output_tokens_tolerance", "0.5"),

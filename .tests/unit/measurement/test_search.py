@@ -39,7 +39,8 @@ def simulated_server(capacity, seed=0, noise=0.0, suspect=0.0, steepness=1.0):
 
     def measure(load):
         ratio = (load / capacity) ** steepness * math.exp(draw.gauss(0.0, noise))
-        return Outcome(load, "SUSPECT" if draw.random() < suspect else "VALID", ratio)
+        verdict = "SUSPECT" if draw.random() < suspect else "VALID"
+        return Outcome(load, verdict, ratio, verdict)
 
     return measure
 
@@ -87,12 +88,12 @@ def test_few_trials_decide_only_far_from_the_limit():
 
 
 def test_suspect_trial_is_repeated_and_decides_nothing():
-    suspect = Outcome(4, "SUSPECT", 3.0)
+    suspect = Outcome(4, "SUSPECT", 3.0, "SUSPECT")
     assert search.decision([suspect]) is None and search.decision([suspect, valid(4, 3.0)]) == "misses"
     near = [valid(4, 0.90), valid(4, 0.91), valid(4, 0.89)]
     assert search.decision([suspect, *near[:2]]) is None and search.decision([suspect, *near]) == "meets"
     assert search.decision([suspect] * REPEATS) == search.decision([*near[:2], *[suspect] * REPEATS]) == "open"
-    state, trials = simulate(asked(trials=9), lambda load: Outcome(load, "SUSPECT", 0.1))
+    state, trials = simulate(asked(trials=9), lambda load: Outcome(load, "SUSPECT", 0.1, "SUSPECT"))
     assert (state.meets, state.misses) == (None, None)
     assert [one.load for one in trials][: 2 * REPEATS] == [1] * REPEATS + [512] * REPEATS
 
@@ -176,6 +177,19 @@ def test_suspect_first_trial_does_not_hide_what_the_next_one_decides():
     trials = [slow, trial(32, 0.47, 2)]
     assert search.decision(search.outcomes(trials, 0.1)) == "meets"
     assert search.decision(search.outcomes(trials, 0.1, archive_format=5)) is None
+
+
+def test_suspect_first_trial_leaves_three_valid_ones():
+    slow = trial(8, 2.0, 1, output=50.0)
+    slow = replace(slow, record=slow.record.model_copy(update={"verdict": "SUSPECT"}))
+    differing = [slow, trial(8, 0.9, 2, 100.0), trial(8, 0.9, 3, 120.0)]
+    assert [one.verdict for one in search.outcomes(differing, 0.1)] == ["SUSPECT"] * 3
+    assert search.decision(search.outcomes(differing, 0.1)) is None, "both VALID trials differ, so a third one decides"
+    third = [*differing, trial(8, 0.89, 4, 110.0)]
+    assert search.decision(search.outcomes(third, 0.1)) == "meets"
+    # In archives before format 6, the three trials were all.
+    assert search.decision(search.outcomes(differing, 0.5)) is None
+    assert search.decision(search.outcomes(differing, 0.5, archive_format=5)) == "open"
 
 
 def trial(load, ratio, repetition=1, output=100.0):

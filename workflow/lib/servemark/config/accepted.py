@@ -1,6 +1,7 @@
 """Patterns of `accept_invalid` that fit nothing in the configuration."""
 
 import fnmatch
+import re
 from collections.abc import Iterator
 
 from servemark.config.expand import points
@@ -13,15 +14,25 @@ from servemark.config.searches import searches
 def fitting_nothing(config: Config) -> Iterator[Problem]:
     """Yield a problem for each pattern that fits no load point and no accuracy check of an expanded configuration.
 
-    The loads of a search are not known, so any name fits a deployment with one.
+    The loads of a search are not known, so a pattern fits them if its text before the first wildcard fits the workload's name.
     """
     if not config.accept_invalid:
         return
-    names, searched = [], []
+    names: list[str] = []
+    searched: list[tuple[str, str]] = []
     for start in starts(config):
-        searched += [start] if searches(config, start) else []
+        searched += [(start, f"{one.workload}-") for one in searches(config, start)]
         names += [f"{start}/{name}" for name in (*(point.name for point in points(config, start)), *deployment_of(config, start).checks)]
     for number, pattern in enumerate(config.accept_invalid):
-        deployment = pattern.partition("/")[0]
-        if not fnmatch.filter(names, pattern) and not fnmatch.filter(searched, deployment) and pattern != "*/*":
-            yield Problem(("accept_invalid", number), "fits no load point and no accuracy check", tuple(names), given=pattern)
+        deployment, _, point = pattern.partition("/")
+        begin = re.split(r"[*?[]", point)[0]
+        of_search = any(
+            fnmatch.fnmatchcase(start, deployment) and (begin.startswith(workload) or workload.startswith(begin))
+            for start, workload in searched
+        )
+        if pattern != "*/*" and not of_search and not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            text = (
+                "fits no load point and no accuracy check of this run. Correct the pattern or remove it. Variants of a sweep and restarts "
+                "have names of their own (`plain-tp-2`, `plain+1`)"
+            )
+            yield Problem(("accept_invalid", number), text)

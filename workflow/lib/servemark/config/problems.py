@@ -104,7 +104,7 @@ def _translate(item: Any, data: Any, rooted: bool) -> Problem:
     if kind == "int_type" and found == "recorded" and loc[-1:] == ("output_tokens",):
         return Problem(loc, "`recorded` is only for datasets whose rows have a length: {file: ...}, {sharegpt: ...} and {hf: ...}")
     if kind in _MAPPING and isinstance(found, str) and _pattern(loc) == ("environments", "NAME", "container"):
-        return Problem(loc, f"must be a mapping: write {{image: {found}}}")
+        return Problem(loc, "must be a mapping: write {image: docker://NAME:TAG} or {image: /path/of/image.sif}")
     if found is None and kind != "missing":
         return Problem(loc, "is empty: fill it in or remove the key")
     # Else pydantic's text, such as "Input should be a valid integer".

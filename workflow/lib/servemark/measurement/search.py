@@ -16,6 +16,7 @@ from servemark.measurement.slo import Targets
 from servemark.records import Measurement, PlannedPoint, PlannedSearch, Search, SearchTrial
 
 Decision = Literal["meets", "misses", "open"]
+Verdict = Literal["VALID", "SUSPECT", "INVALID"]
 Ending = Literal["narrow", "trials_used", "from_misses", "to_meets", "invalid"]
 
 REPEATS = LEAST
@@ -36,20 +37,22 @@ _RATE_DIGITS = 3
 class Outcome:
     """What one trial shows. ``ratio``: the latency over its target, the largest of all targets; at most 1 if the load meets them.
 
-    ``ratio`` is infinite if the load is too high for the server, and None if there are too few requests.
+    ``ratio`` is infinite if the load is too high for the server, and None if there are too few requests. ``alone`` is the verdict before
+    the trials of the load were compared. It decides which of the two limits of trials counts this one.
     """
 
     load: float
-    verdict: Literal["VALID", "SUSPECT", "INVALID"]
+    verdict: Verdict
     ratio: float | None
+    alone: Verdict = "VALID"
 
     @classmethod
-    def of(cls, record: Measurement, load: float, ratio: float | None) -> "Outcome":
+    def of(cls, record: Measurement, load: float, ratio: float | None, alone: Verdict = "VALID") -> "Outcome":
         """Return the outcome of a measurement at this load. ``ratio``: its latency over its target."""
         codes = {reason.code for reason in record.reasons if reason.severity == "INVALID"}
         if record.verdict == "INVALID" and codes and codes <= OVERLOADED and record.failure is None:
-            return cls(load, "VALID", math.inf)
-        return cls(load, record.verdict, ratio)
+            return cls(load, "VALID", math.inf, alone)
+        return cls(load, record.verdict, ratio, alone)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def decision(outcomes: Sequence[Outcome]) -> Decision | None:
         interval = Interval.of(ratios)
         if interval.excludes_1:
             return "meets" if interval.high < 1 else "misses"
-    return "open" if max(len(valid), len(outcomes) - len(valid)) >= REPEATS else None
+    suspect = sum(one.alone == "SUSPECT" for one in outcomes)
+    return "open" if max(suspect, len(outcomes) - suspect) >= REPEATS else None
 
 
 def state(asked: PlannedSearch, trials: Sequence[Outcome]) -> State:
@@ -169,7 +173,10 @@ class Trial:
 def outcomes(trials: Sequence[Trial], most_spread: float | None, archive_format: int | None = None) -> list[Outcome]:
     """Return the outcome of each trial. ``most_spread``, ``archive_format``: as of ``repetitions.judged``."""
     judged = repetitions.judged([trial.record for trial in trials], most_spread, archive_format)
-    return [Outcome.of(record, trial.load, trial.ratio) for record, trial in zip(judged, trials, strict=True)]
+    # Before this format, VALID and SUSPECT trials had one limit.
+    one_limit = archive_format is not None and archive_format < repetitions.VALID_ALONE
+    pairs = zip(judged, trials, strict=True)
+    return [Outcome.of(record, trial.load, trial.ratio, "VALID" if one_limit else trial.record.verdict) for record, trial in pairs]
 
 
 def traced(

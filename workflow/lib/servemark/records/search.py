@@ -43,7 +43,9 @@ class SearchTrial(Strict):
 
     point: PlannedPoint
     value: float = Field(description="the load: concurrency, or requests/s")
-    verdict: Literal["VALID", "SUSPECT", "INVALID"] = Field(description="after the comparison with the other trials of this load")
+    verdict: Literal["VALID", "SUSPECT", "INVALID"] = Field(
+        description="from archive format 6 on, after the comparison with the other trials of this load"
+    )
     ratio: float | None = Field(description="latency over its target, the largest of all targets; null: not known")
     met: bool | None = Field(description="whether this measurement meets every target; null: not known")
     decision: Literal["meets", "misses", "open"] | None = Field(
