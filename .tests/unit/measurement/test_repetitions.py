@@ -80,13 +80,13 @@ def test_suspect_repetition_leaves_the_valid_ones_of_its_load_valid():
     first, second, third = outputs(50.0, 100.0, 101.0)
     items = [doubted(first), second, third]
     assert [item.verdict for item in repetitions.judged(items, LIMIT)] == ["SUSPECT", "VALID", "VALID"]
-    assert codes(repetitions.judged(items, LIMIT)) == [["requests_failed"], [], []]
+    assert codes(repetitions.judged(items, LIMIT)) == [["requests_failed", CODE], [], []]
     assert [item.thresholds[repetitions.LIMIT] for item in repetitions.judged(items, LIMIT)] == [LIMIT] * 3
     differing = [doubted(first), second, outputs(200.0)[0]]
-    assert codes(repetitions.judged(differing, LIMIT)) == [["requests_failed"], [CODE], [CODE]]
+    assert codes(repetitions.judged(differing, LIMIT)) == [["requests_failed", CODE], [CODE], [CODE]]
 
 
-def test_suspect_repetitions_are_compared_with_one_another():
+def test_suspect_repetitions_are_compared_with_all_of_their_load():
     first, second, third = outputs(50.0, 100.0, 200.0)
     items = [doubted(first), second, doubted(third)]
     assert codes(repetitions.judged(items, LIMIT)) == [["requests_failed", CODE], [], ["requests_failed", CODE]]
@@ -96,7 +96,7 @@ def test_archive_before_format_6_compares_suspect_repetitions_with_valid_ones():
     first, second = outputs(50.0, 100.0)
     items = [doubted(first), second]
     assert codes(repetitions.judged(items, LIMIT, 5)) == [["requests_failed", CODE], [CODE]]
-    assert codes(repetitions.judged(items, LIMIT, 6)) == [["requests_failed"], []]
+    assert codes(repetitions.judged(items, LIMIT, 6)) == [["requests_failed", CODE], []]
 
 
 def test_reasons_of_each_repetition_are_kept():

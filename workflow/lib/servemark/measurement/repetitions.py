@@ -13,7 +13,7 @@ from servemark.records.restarts import configured
 LIMIT = "max_repetition_spread"
 """The threshold of this module. A record of one measurement does not state it."""
 VALID_ALONE = 6
-"""Archive format from which on VALID repetitions are not compared with SUSPECT ones. Before, all of a load were compared."""
+"""Archive format from which on a SUSPECT repetition does not make VALID ones SUSPECT. Before, all of a load were compared."""
 
 
 class Spread(NamedTuple):
@@ -44,7 +44,8 @@ def limit(config: Mapping[str, Any]) -> float | None:
 def judged(measurements: Sequence[Measurement], most: float | None, archive_format: int | None = None) -> list[Measurement]:
     """Return the measurements in the same order; VALID repetitions of a load that differ too much are SUSPECT.
 
-    SUSPECT repetitions are compared with one another only: what made one SUSPECT may also have changed its speed.
+    VALID repetitions are compared with one another. A SUSPECT one is compared with all of its load, and does not change the verdict of the
+    others: what made it SUSPECT may also have changed its speed.
 
     The standard deviation does not grow with the number of repetitions, as the ratio of the largest to the smallest does. The result
     compared is the one that the load leaves open. In a closed loop this is the output throughput, which also states the mean latency:
@@ -58,12 +59,14 @@ def judged(measurements: Sequence[Measurement], most: float | None, archive_form
     if most is None:
         return list(measurements)
     together = archive_format is not None and archive_format < VALID_ALONE
-    compared: dict[tuple[object, ...], list[Measurement]] = {}
+    loads: dict[tuple[object, ...], list[Measurement]] = {}
     for item in measurements:
         if item.verdict != "INVALID":
-            compared.setdefault(_group(item, together), []).append(item)
-    found = {group: _difference(items, most, together) for group, items in compared.items()}
-    return [_judged(item, most, found[_group(item, together)]) if item.verdict != "INVALID" else item for item in measurements]
+            loads.setdefault(_point(item), []).append(item)
+    every = {load: _difference(items, most, "") for load, items in loads.items()}
+    valid = {load: _difference([item for item in items if item.verdict == "VALID"], most, "VALID ") for load, items in loads.items()}
+    found = {"SUSPECT": every, "VALID": every if together else valid}
+    return [_judged(item, most, found[item.verdict][_point(item)]) if item.verdict != "INVALID" else item for item in measurements]
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -74,23 +77,20 @@ def spread(values: Iterable[float]) -> Spread | None:
     return Spread(min(known), max(known), statistics.stdev(map(math.log, known)))
 
 
-def _group(item: Measurement, together: bool) -> tuple[object, ...]:
-    """Return what the repetitions that are compared have in common. ``together``: VALID and SUSPECT ones."""
-    point = (configured(item.deployment), item.load.workload, item.load.concurrency, item.load.request_rate)
-    return point if together else (*point, item.verdict)
+def _point(item: Measurement) -> tuple[object, ...]:
+    return configured(item.deployment), item.load.workload, item.load.concurrency, item.load.request_rate
 
 
-def _difference(items: Sequence[Measurement], most: float, together: bool) -> str | None:
-    by_rate = items[0].load.request_rate is not None
+def _difference(items: Sequence[Measurement], most: float, verdict: str) -> str | None:
+    by_rate = any(item.load.request_rate is not None for item in items)
     values = [(item.e2el_ms.mean if item.e2el_ms else None) if by_rate else item.output_throughput for item in items]
     found = spread(value for value in values if value is not None)
     if found is None or found.deviation <= most:
         return None
     what = "ms mean end-to-end latency" if by_rate else "output tokens/s"
-    compared = f"{len(items)} repetitions" if together else f"{len(items)} {items[0].verdict} repetitions"
     return (
-        f"{compared} of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard deviation is "
-        f"{found.deviation:.1%}, and the limit is {most:.1%}."
+        f"{len(items)} {verdict}repetitions of this load gave {found.low:.4g} to {found.high:.4g} {what}: their relative standard "
+        f"deviation is {found.deviation:.1%}, and the limit is {most:.1%}."
     )
 
 

@@ -66,10 +66,10 @@ class Verdict(Strict):
     # At most 0.5: two repetitions whose ratio is above exp(0.5 sqrt(2)) = 2.03 are always SUSPECT.
     max_repetition_spread: _Half = Field(
         default=0.1,
-        description="relative standard deviation of the VALID repetitions of a load; above it, all of these are SUSPECT. SUSPECT "
-        "repetitions are compared separately, and get this reason too. servemark computes the deviation from output tokens/s or, at a "
-        "request rate, from the mean end-to-end latency. Both are of the whole run. servemark checks it when it has collected all "
-        "measurements",
+        description="relative standard deviation of the VALID repetitions of a load; above it, all of these are SUSPECT. A SUSPECT "
+        "repetition is compared with all of the load, and does not change the VALID ones. servemark computes the deviation from output "
+        "tokens/s or, at a request rate, from the mean end-to-end latency. Both are of the whole run. servemark checks it when it has "
+        "collected all measurements",
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"
