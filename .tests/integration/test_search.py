@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from integration.harness import RUN, Checkout
 from servemark import verification
-from servemark.archive.crate import FORMAT
 from servemark.records import Search
 from servemark.report import gather
 from servemark.verification import searches
@@ -63,10 +62,10 @@ def test_search_finds_the_boundary_and_continues_after_a_kill(checkout: Checkout
     assert verified.wrong == () and verified.measurements == len(names)
 
     run = gather.read(checkout.results)
-    assert list(searches.check(run, FORMAT)) == []
+    assert list(searches.check(run)) == []
     for other in ({"meets": found.misses}, {"trials": found.trials[:-1]}, {"targets": {"tpot_ms": {"p50": 2.0 * TARGET_MS}}}):
         changed = replace(run, searches={"a": [found.model_copy(update=other)]})
-        assert list(searches.check(changed, FORMAT)) != [], other
+        assert list(searches.check(changed)) != [], other
 
     # Nothing runs again; without the file of a trial the search is made from the ledger.
     assert checkout.foretold() == set()

@@ -98,6 +98,14 @@ def test_suspect_trial_is_repeated_and_decides_nothing():
     assert [one.load for one in trials][: 2 * REPEATS] == [1] * REPEATS + [512] * REPEATS
 
 
+def test_most_trials_of_one_load():
+    most = 0
+    for seed in range(200):
+        _, trials = simulate(asked(trials=24), simulated_server(20.0, seed, NOISE, suspect=0.5))
+        most = max(most, *(sum(one.load == load for one in trials) for load in {one.load for one in trials}))
+    assert most == search.MOST_OF_ONE_LOAD == 5
+
+
 def test_too_few_requests_leave_a_load_open_without_repetition():
     assert search.decision([valid(4, None)]) == "open"
 

@@ -8,7 +8,6 @@ import pytest
 
 from builders.archived_run import wrong
 from builders.searched_run import searched
-from servemark.archive.crate import FORMAT
 from servemark.cli import main as cli
 from servemark.records import Search
 from servemark.report import gather
@@ -40,7 +39,7 @@ def problems(found, change):
     data = search.model_dump(mode="json")
     change(data)
     changed = replace(found, searches={**found.searches, "plain": [Search.model_validate(data)]})
-    return list(check.check(changed, FORMAT))
+    return list(check.check(changed))
 
 
 def test_archive_with_a_search_is_verified_and_compared(run, without_requests):

@@ -30,8 +30,8 @@ FORMAT = 6
 Format 1 has run.json and no data block in report.html. Measurements of format 2 lack steady state, thresholds and servers' counters, and
 were judged without the reasons that have ``since: 3`` in measurement/reasons.yaml. The data block of format 2 has no intervals. Per-request
 results of format 3 contain the outputs' texts, and its data block has no share of prefix cache hits. Measurements of format 4 were judged
-without `requests_overtaken`. In format 5, a SUSPECT repetition could make the VALID ones of its load SUSPECT (`repetitions_differ`),
-the record of a search states verdicts without the comparison of its trials, and VALID and SUSPECT trials of a load have one limit.
+without `requests_overtaken`. In format 5, a SUSPECT repetition could make the VALID ones of its load SUSPECT (`repetitions_differ`).
+The record of a search in format 5 states verdicts without the comparison of its trials. VALID and SUSPECT trials of a load had one limit.
 """
 SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

@@ -67,9 +67,8 @@ class Verdict(Strict):
     max_repetition_spread: _Half = Field(
         default=0.1,
         description="relative standard deviation of the VALID repetitions of a load; above it, all of these are SUSPECT. A SUSPECT "
-        "repetition is compared with all of the load, and does not change the VALID ones. servemark computes the deviation from output "
-        "tokens/s or, at a request rate, from the mean end-to-end latency. Both are of the whole run. servemark checks it when it has "
-        "collected all measurements",
+        "repetition does not change the VALID ones (docs/explanation/comparisons.md). servemark compares the output tokens/s or, at a "
+        "request rate, the mean end-to-end latency. Both are of the whole run. servemark checks it when it has collected all measurements",
     )
     min_client_overlap: _AtLeastHalf = Field(
         default=0.9, description="fraction of the measurement during which all client processes must be active; below it: SUSPECT"

@@ -16,8 +16,9 @@ REPLAYED = 5
 """The first archive format whose rules of a search are known here. ``repetitions.VALID_ALONE`` changed them."""
 
 
-def check(found: RunRecords, archive_format: int) -> Iterator[Finding]:
-    """Yield every contradiction between searches and measurements. The search is repeated by the rules of the archive's format."""
+def check(found: RunRecords) -> Iterator[Finding]:
+    """Yield every contradiction between searches and measurements. Each search is repeated by the rules of the archive's format."""
+    known = found.archive_format is None or found.archive_format >= REPLAYED
     for name, plan in found.plans.items():
         ended = {one.asked.workload: one for one in found.searches.get(name, ())}
         for asked in plan.searches:
@@ -27,11 +28,11 @@ def check(found: RunRecords, archive_format: int) -> Iterator[Finding]:
             stated = Stated(Search.path_name(name, asked.workload), ended[asked.workload].asked.model_dump())
             planned = Stated(f"deployments/{name}/plan.json", asked.model_dump())
             yield from differ(f"{name}: search of {asked.workload}", stated, planned)
-        for one in ended.values() if archive_format >= REPLAYED else ():
-            yield from guarded(Search.path_name(name, one.asked.workload), _search(found, name, one, archive_format))
+        for one in ended.values() if known else ():
+            yield from guarded(Search.path_name(name, one.asked.workload), _search(found, name, one))
 
 
-def _search(found: RunRecords, name: str, stated: Search, archive_format: int) -> Iterator[str]:
+def _search(found: RunRecords, name: str, stated: Search) -> Iterator[str]:
     file, what = Search.path_name(name, stated.asked.workload), f"{name}: search of {stated.asked.workload}"
     wanted = slo.targets(found.config).get(stated.asked.workload, {})
     pairs = zip(found.measurements, found.points, strict=True)
@@ -39,7 +40,7 @@ def _search(found: RunRecords, name: str, stated: Search, archive_format: int) -
     most = (found.config.get("verdict") or {}).get("max_repetition_spread")
     trials: list[Trial] = []
     for one in stated.trials:
-        following = search.state(stated.asked, search.outcomes(trials, most, archive_format)).following
+        following = search.state(stated.asked, search.outcomes(trials, most, found.archive_format)).following
         asked = Stated("the trials before it", following)
         yield from differ(f"{what}: trial {len(trials) + 1}", Stated(file, (one.value, one.point.load.repetition)), asked)
         if one.point.load.name not in measured:
@@ -47,8 +48,9 @@ def _search(found: RunRecords, name: str, stated: Search, archive_format: int) -
             return
         record, raw = measured[one.point.load.name]
         trials.append(Trial.of(one.point, record, raw, wanted) if raw.is_file() else Trial.stated(one, record))
-    outcomes = search.outcomes(trials, most, archive_format)
+    outcomes = search.outcomes(trials, most, found.archive_format)
     if following := search.state(stated.asked, outcomes).following:
         yield f"{what}: {file} ends before the trial of load {following[0]:g} that follows from its measurements."
-    again = search.traced(name, stated.asked, wanted, trials, outcomes, compared=archive_format >= VALID_ALONE)
+    compared = found.archive_format is None or found.archive_format >= VALID_ALONE
+    again = search.traced(name, stated.asked, wanted, trials, outcomes, compared=compared)
     yield from differ(what, Stated(file, stated.model_dump()), Stated("its measurements", again.model_dump()))

@@ -173,7 +173,7 @@ def contradictions(found: RunRecords, sealed_by: SealedBy, spans: Mapping[tuple[
     yield from datasets.check(found)
     yield from experiment.check(found, older=sealed_by.older)
     yield from attempts.check(found, spans, older=sealed_by.older)
-    yield from searches.check(found, sealed_by.format)
+    yield from searches.check(found)
     yield from accuracy.check(found)
     # A lower format would switch off the checks of later ones.
     if sealed_by.format < STATES_THRESHOLDS and any(item.thresholds for item in found.measurements):
