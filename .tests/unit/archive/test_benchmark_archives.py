@@ -1,6 +1,5 @@
 """The files behind the rows of docs/benchmarks: each archive verifies, and ratios and times in the documents follow from them."""
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -12,31 +11,30 @@ import pytest
 import yaml
 
 from builders.paths import ROOT
+from builders.published import ARCHIVES as FOLDER
+from builders.published import PAGE, START_UP_PAGE, archive, listed, rows
 from servemark.compare.compared import compare
 from servemark.records import Measurement, Search, Startup
 from servemark.report import gather
 from servemark.verification import searches, verify
-from servemark.verification.unpack import unpacked
 
-ARCHIVES = sorted((ROOT / "docs/benchmarks/archives").glob("*.tar.zst"))
-PAGE = (ROOT / "docs/benchmarks/index.md").read_text(encoding="utf-8")
-START_UP_PAGE = (ROOT / "docs/explanation/start-up.md").read_text(encoding="utf-8")
+ARCHIVES = sorted(FOLDER.glob("*.tar.zst"))
 PROFILE_PAGE = (ROOT / "docs/explanation/planning.md").read_text(encoding="utf-8")
 MOST_BYTES = 2_000_000
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
-def test_archive_is_verified_and_named_on_the_page(archive):
-    found = verify(archive)
-    assert found.wrong == () and archive.stat().st_size < MOST_BYTES
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
+def test_archive_is_verified_and_named_on_the_page(path):
+    found = verify(path)
+    assert found.wrong == () and path.stat().st_size < MOST_BYTES
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     (row,) = [line for line in PAGE.splitlines() if f"`{digest}`" in line]
-    assert f"docs/benchmarks/archives/{archive.name}" in row and f"{found.figures} results" in row
+    assert f"docs/benchmarks/archives/{path.name}" in row and f"{found.figures} results" in row
 
 
 def test_each_archive_named_on_the_page_exists():
     named = set(re.findall(r"[\w.-]+\.tar\.zst", PAGE))
-    assert named == {archive.name for archive in ARCHIVES}
+    assert named == {path.name for path in ARCHIVES}
 
 
 def test_each_result_row_names_an_archive_of_the_page():
@@ -48,7 +46,7 @@ def test_each_result_row_names_an_archive_of_the_page():
 
 
 def test_comparison_gives_the_ratios_of_the_page():
-    a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-{name}.tar.zst" for name in ("tp2", "engines"))
+    a, b = (archive(f"two-gpus-{name}") for name in ("tp2", "engines"))
     (point,) = compare(a, b).record.points
     found = {one.metric: one for one in point.metrics}
     assert (point.repetitions_a, point.repetitions_b, point.suspect_a, point.suspect_b) == (3, 3, True, True)
@@ -64,22 +62,15 @@ def test_comparison_gives_the_ratios_of_the_page():
 
 @pytest.mark.parametrize("name", ["humming", "marlin", "cut"])
 def test_one_changed_option_gives_the_ratio_of_its_row_and_is_no_result(name):
-    a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-engines{suffix}.tar.zst" for suffix in ("", f"-{name}"))
+    a, b = (archive(f"two-gpus-engines{suffix}") for suffix in ("", f"-{name}"))
     (point,) = compare(a, b).record.points
     (found,) = [one for one in point.metrics if one.metric == "total_throughput"]
     assert found.verdict == "cannot tell" and f"| {found.b:,.0f} | {found.ratio:.2f} |" in PAGE
 
 
-@pytest.fixture
-def unpack():
-    """Return a function that unpacks an archive of the page and returns its folder."""
-    with contextlib.ExitStack() as stack:
-        yield lambda name: stack.enter_context(unpacked(ROOT / f"docs/benchmarks/archives/{name}.tar.zst")).folder
-
-
-@pytest.mark.parametrize(("archive", "file"), [("one-gpu-quick-humming", "one-gpu"), ("one-gpu-search", "one-gpu-search")])
-def test_file_of_one_gpu_asks_for_what_its_archive_measured(unpack, archive, file):
-    ran = json.loads((unpack(archive) / "config.json").read_text())
+@pytest.mark.parametrize(("name", "file"), [("one-gpu-quick-humming", "one-gpu"), ("one-gpu-search", "one-gpu-search")])
+def test_file_of_one_gpu_asks_for_what_its_archive_measured(unpack, name, file):
+    ran = json.loads((unpack(name) / "config.json").read_text())
     asked = yaml.safe_load((ROOT / f"docs/benchmarks/{file}.yaml").read_text())
     for part in ("options", "variables"):
         assert ran["deployments"]["quick-humming"][part] == asked["deployments"]["quick-humming"][part]
@@ -132,7 +123,7 @@ def test_search_on_two_gpus_follows_from_its_archive(unpack, name, deployment, s
 
 
 def test_comparison_of_the_searches_gives_the_ratios_of_the_page():
-    a, b = (ROOT / f"docs/benchmarks/archives/two-gpus-search-{name}.tar.zst" for name in ("tp2", "engines"))
+    a, b = (archive(f"two-gpus-search-{name}") for name in ("tp2", "engines"))
     (point,) = [point for point in compare(a, b).record.points if point.load.endswith("c=256")]
     found = {one.metric: one for one in point.metrics}
     for metric, words, ratio, low, high in (
@@ -178,11 +169,6 @@ def test_archive_of_format_5_keeps_the_verdicts_of_its_own_rule(unpack):
         assert (alone["chat-c32-r2"], judged["chat-c32-r2"], judged["chat-c32-r1"]) == ("VALID", verdict, "SUSPECT")
 
 
-def rows(folder):
-    with (folder / "measurements.csv").open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
-
-
 def search_cells(load, trials):
     """Return the cells of a table of a search, from the load to the energy."""
     return [
@@ -193,10 +179,6 @@ def search_cells(load, trials):
         listed(f"{float(row['steady_total_tokens_per_s']):,.0f}" for row in trials),
         listed(f"{float(row['gpu_energy_j_per_output_token']):.3f}" for row in trials) + " J",
     ]
-
-
-def listed(values):
-    return ", ".join(values)
 
 
 def test_time_of_a_decode_step_is_the_sum_of_its_kernels():
