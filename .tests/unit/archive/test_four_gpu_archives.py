@@ -12,7 +12,7 @@ from builders.published import PAGE, START_UP_PAGE, archive, listed, rows
 from servemark.compare.compared import compare
 from servemark.planning.advice_data import NUMBERS
 from servemark.records import Startup
-from servemark.report import comparison, gather, table, views
+from servemark.report import comparison, gather, table, terminal, views
 
 
 def test_table_of_four_gpus_follows_from_its_archives(unpack):
@@ -55,6 +55,11 @@ def test_verdicts_and_steady_states_of_four_gpus_are_those_of_the_page(unpack):
         [f"{float(row['steady_total_tokens_per_s']):,.0f}" for row in engines],
     ):
         assert "{}, {} and {}".format(*values) in words
+
+
+def test_summary_counts_the_reasons_of_suspect_repetitions(unpack):
+    shown = terminal.results(gather.read(unpack("four-gpus-tp4")).collected())
+    assert "stalled 2, gpus_waited 2" in shown and max(map(len, shown.splitlines())) <= table.WIDTH
 
 
 def test_times_without_a_token_on_four_gpus_follow_from_the_archives(unpack):

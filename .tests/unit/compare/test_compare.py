@@ -96,6 +96,8 @@ def test_suspect_points_are_marked(folder):
     found = compare(folder(data), folder(replace(data, measurements=marked))).record
     assert {(point.load, point.suspect_a, point.suspect_b) for point in found.points if point.suspect_b} == {("c=32", False, True)}
     assert text(found).count("? ") > len(METRICS)
+    assert found.suspect == 1 and "(1 with a SUSPECT repetition)" in text(found)
+    assert compare(folder(data), folder(data)).record.suspect == 0
 
 
 def test_points_of_one_side_are_named_with_the_reason(folder):

@@ -21,7 +21,7 @@ def text(found: Comparison) -> str:
     """Return the comparison as text: what differs, the common load points, the others, the limits."""
     lines = [*_side("A", found.a), *_side("B", found.b), "", *_differences(found.differences), "", *_points(found.points)]
     if any(point.suspect_a or point.suspect_b for point in found.points):
-        lines.append("? = SUSPECT: accepted, but at least one check failed. `servemark show` prints the results.")
+        lines.append("? = SUSPECT: accepted, but at least one check failed. `servemark show` counts the reasons.")
     if any(metric.part == "whole run" for point in found.points for metric in point.metrics):
         lines.append("whole = whole run, start and end included: a side has no such result in the steady state.")
     lines += ["", *_summary(found)]
@@ -110,7 +110,8 @@ def _row(cells: Sequence[str]) -> str:
 def _summary(found: Comparison) -> Iterator[str]:
     counts = Counter(metric.verdict for point in found.points for metric in point.metrics)
     words = ", ".join(f"{counts[name]} {name}" for name in ("better", "worse", "no difference shown", "cannot tell") if counts[name])
-    yield f"{_plural(len(found.points), 'common load point')}: {words or 'no common metric'}"
+    suspect = f" ({found.suspect} with a SUSPECT repetition)" if found.suspect else ""
+    yield f"{_plural(len(found.points), 'common load point')}{suspect}: {words or 'no common metric'}"
     whys = Counter(metric.why for point in found.points for metric in point.metrics if metric.why)
     yield from (f"  cannot tell for {_plural(count, 'result')}: {why}" for why, count in list(whys.items())[:MOST])
     yield from _one_sided(found.one_sided)

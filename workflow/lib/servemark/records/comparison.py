@@ -92,3 +92,8 @@ class Comparison(Record):
     points: tuple[ComparedPoint, ...]
     one_sided: tuple[OneSided, ...]
     gates: tuple[GateResult, ...] = ()
+
+    @property
+    def suspect(self) -> int:
+        """Return the number of load points with a SUSPECT repetition on a side."""
+        return sum(point.suspect_a or point.suspect_b for point in self.points)

@@ -4,6 +4,7 @@ import io
 import math
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -195,8 +196,13 @@ def mark(row: Mapping[str, Any], rounded: Mapping[str, str]) -> str:
 def _notes(frame: pd.DataFrame, accepted: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return which part of the loads these rows show, and what their words and marks mean, one sentence a line."""
     notes = _part(accepted)
-    if (frame["verdict"] == "SUSPECT").any():
-        notes.append("? = SUSPECT: accepted, but at least one check failed. The report shows the reason.")
+    suspect = frame.loc[frame["verdict"] == "SUSPECT", "reasons"].dropna()
+    if len(suspect):
+        notes.append("? = SUSPECT: accepted, but at least one check failed. The report shows the details.")
+        codes = Counter(code for text in suspect for code in dict.fromkeys(text.split()))
+        counted = ", ".join(f"{code} {count}" for code, count in codes.most_common())
+        why = f"measurements by reason (docs/reference/reasons.md): {counted}"
+        notes += textwrap.wrap(why, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
     texts = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
     looser = dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in texts)))
     return notes + [f"VALID and SUSPECT with thresholds looser than the defaults: {limits}" for limits in looser]
