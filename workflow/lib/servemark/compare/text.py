@@ -21,7 +21,7 @@ def text(found: Comparison) -> str:
     """Return the comparison as text: what differs, the common load points, the others, the limits."""
     lines = [*_side("A", found.a), *_side("B", found.b), "", *_differences(found.differences), "", *_points(found.points)]
     if any(point.suspect_a or point.suspect_b for point in found.points):
-        lines.append("? = SUSPECT: accepted, but at least one check failed. `servemark show` counts the reasons.")
+        lines.append("? = a repetition is SUSPECT: accepted, but a check failed. `servemark show` counts the reasons.")
     if any(metric.part == "whole run" for point in found.points for metric in point.metrics):
         lines.append("whole = whole run, start and end included: a side has no such result in the steady state.")
     lines += ["", *_summary(found)]
