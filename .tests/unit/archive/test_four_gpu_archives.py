@@ -1,7 +1,6 @@
 """Four H200: the page, the plan's sentence and the examples state what the two archives contain."""
 
 import json
-from itertools import accumulate, pairwise
 from statistics import median
 
 import pytest
@@ -60,31 +59,6 @@ def test_verdicts_and_steady_states_of_four_gpus_are_those_of_the_page(unpack):
 def test_summary_counts_the_reasons_of_suspect_repetitions(unpack):
     shown = terminal.results(gather.read(unpack("four-gpus-tp4")).collected())
     assert "stalled 2, gpus_waited 2" in shown and max(map(len, shown.splitlines())) <= table.WIDTH
-
-
-def test_times_without_a_token_on_four_gpus_follow_from_the_archives(unpack):
-    found = {
-        (name, number): waits_of_all(unpack(f"four-gpus-{name}") / f"deployments/{deployment}/points/chat-c512-r{number}.requests.json")
-        for name, deployment in (("tp4", "tp4-recipe"), ("engines-512", "engines"))
-        for number in (1, 2, 3)
-    }
-    first, third = found.pop(("tp4", 1)), found.pop(("tp4", 3))
-    assert set(map(tuple, found.values())) == {()}
-    assert (len(first), f"{min(first):.2f} to {max(first):.2f}", f"{sum(first):.1f}") == (7, "0.85 to 3.40", "11.6")
-    assert [f"{wait:.2f}" for wait in third] == ["4.24"]
-    words = " ".join(PAGE.split())
-    assert "seven times, for 0.85 to 3.40 s, 11.6 s in all" in words and "for 4.24 s (of 86.8 s)" in words
-
-
-def waits_of_all(results, at_least=0.25):
-    """Return the times in seconds, of ``at_least``, between two chunks in a row of any request."""
-    raw = json.loads(results.read_text())
-    arrived = sorted(
-        time
-        for start, ttft, waits in zip(raw["start_times"], raw["ttfts"], raw["itls"], strict=True)
-        for time in accumulate(waits, initial=start + ttft)
-    )
-    return [later - earlier for earlier, later in pairwise(arrived) if later - earlier > at_least]
 
 
 def test_comparison_of_four_gpus_is_that_of_page_and_plan():
