@@ -7,6 +7,8 @@ from statistics import median
 import pytest
 
 from builders.published import PAGE, rows
+from servemark.measurement import stalls
+from servemark.measurement.raw import read_raw
 
 AT_LEAST_S = 0.25
 TENSOR_PARALLEL = (("two-gpus-search-tp2", "TP2"), ("two-gpus-tp2", "TP2"), ("four-gpus-tp4", "TP4"))
@@ -21,6 +23,19 @@ def test_stops_of_the_page_follow_from_the_archive(unpack, name, shown):
         load = f"| {shown} | {row['concurrency']} | {row['repetition']} | {len(stops)} | {longest}"
         rates = f"{total:,.0f} | {without(total, stops, duration):,.0f}"
         assert f"{load} | {sum(stops):.1f} of {duration:.1f} s | {rates} | `{name}` |" in PAGE
+
+
+def test_reason_states_the_stops_of_the_page(unpack):
+    folder = unpack("four-gpus-tp4")
+    details = {}
+    for row, found, _ in measured(folder):
+        raw = read_raw(folder / f"deployments/{row['deployment']}/points/{row['point']}.requests.json")
+        assert stalls.stops(raw.good) == pytest.approx(found)
+        details[row["repetition"]] = [one.detail for one in stalls.reasons(raw.good)]
+    assert details["2"] == []
+    for repetition, words in (("1", ("server: 7, 11.6 s", "3.4 s")), ("3", ("server: 1, 4.2 s", "4.2 s"))):
+        (detail,) = details[repetition]
+        assert all(word in detail for word in words)
 
 
 @pytest.mark.parametrize("name", ENGINES)

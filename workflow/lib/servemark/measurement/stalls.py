@@ -28,6 +28,8 @@ from servemark.records import Reason
 STALLED = "stalled"
 SHARE = 0.02
 """Share of the streams' time in stalls from which on a measurement is SUSPECT. Seen: 0."""
+STOP_S = 0.25
+"""A shorter time without any token is no stop of the server. Steps that read prompts took up to 0.22 s (four H200, docs/benchmarks)."""
 
 
 def reasons(good: Sequence[Request]) -> Iterator[Reason]:
@@ -50,11 +52,25 @@ def reasons(good: Sequence[Request]) -> Iterator[Reason]:
     stalled = waits > explained
     share = float(waits[stalled].sum() / gaps.sum())
     if share >= SHARE:
-        detail = (
-            f"Streams stood still for {share:.1%} of their time, up to {waits[stalled].max():.1f} s at once. A step takes "
-            f"{gaps.mean():.3f} s on average and a prompt {usual_s:.3f} s, so the workload does not explain it. {AGAIN}"
-        )
-        yield reason(STALLED, detail)
+        sentences = [f"Streams stood still for {share:.1%} of their time, up to {waits[stalled].max():.1f} s at once."]
+        if len(found := stops(streams)):
+            sentences.append(f"Stops of the whole server: {len(found)}, {found.sum():.1f} s together, the longest {found.max():.1f} s.")
+        sentences.append(f"A stream gets a chunk every {gaps.mean():.3f} s on average, and a prompt takes {usual_s:.3f} s.")
+        yield reason(STALLED, " ".join([*sentences, "So the workload does not explain it.", AGAIN]))
+
+
+def stops(streams: Sequence[Request]) -> np.ndarray:
+    """Return the times in seconds in which requests were in flight and none received a token.
+
+    A stop is longer than ``STOP_S`` and than ``silence.FACTOR`` steps. ``streams``: requests with more than one chunk.
+    """
+    chunks = [request.start + np.cumsum([request.ttft, *request.itls]) for request in streams]
+    arrived = np.sort(np.concatenate(chunks))
+    step_s = sum(sum(request.itls) for request in streams) / max(1, sum(request.output_tokens - 1 for request in streams))
+    waits, begins = np.diff(arrived), arrived[:-1]
+    starts, ends = np.sort([request.start for request in streams]), np.sort([moments[-1] for moments in chunks])
+    in_flight = np.searchsorted(starts, begins, side="right") - np.searchsorted(ends, begins, side="right")
+    return waits[(waits > max(STOP_S, FACTOR * step_s)) & (in_flight > 0)]
 
 
 class Reading:
