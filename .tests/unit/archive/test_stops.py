@@ -11,16 +11,16 @@ from servemark.measurement import stalls
 from servemark.measurement.raw import read_raw
 
 AT_LEAST_S = 0.25
-TENSOR_PARALLEL = (("two-gpus-search-tp2", "TP2"), ("two-gpus-tp2", "TP2"), ("four-gpus-tp4", "TP4"))
+TENSOR_PARALLEL = ("two-gpus-search-tp2", "two-gpus-tp2", "four-gpus-tp4")
 ENGINES = ("two-gpus-search-engines", "two-gpus-engines", "four-gpus-engines-512")
 
 
-@pytest.mark.parametrize(("name", "shown"), TENSOR_PARALLEL)
-def test_stops_of_the_page_follow_from_the_archive(unpack, name, shown):
+@pytest.mark.parametrize("name", TENSOR_PARALLEL)
+def test_stops_of_the_page_follow_from_the_archive(unpack, name):
     for row, stops, duration in measured(unpack(name)):
         longest = f"{max(stops):.2f} s" if stops else "-"
         total = float(row["total_tokens_per_s"])
-        load = f"| {shown} | {row['concurrency']} | {row['repetition']} | {len(stops)} | {longest}"
+        load = f"| {row['concurrency']} | {row['repetition']} | {len(stops)} | {longest}"
         rates = f"{total:,.0f} | {without(total, stops, duration):,.0f}"
         assert f"{load} | {sum(stops):.1f} of {duration:.1f} s | {rates} | `{name}` |" in PAGE
 
