@@ -46,6 +46,9 @@ def test_verdicts_and_steady_states_of_four_gpus_are_those_of_the_page(unpack):
     assert [row["reasons"] for row in engines] == ["", "requests_overtaken", ""]
     assert [row["slo_met"] for row in (*tp4, *engines)] == ["no", "no", "no", "no", "yes", "yes"]
     assert [bool(row["steady_total_tokens_per_s"]) for row in tp4] == [False, False, True]
+    assert [(f"{float(tp4[2]['steady_ttft_p95_ms']) / 1000:.2f} s", f"{float(tp4[2]['steady_tpot_p95_ms']):.1f} ms")] == [
+        ("0.63 s", "30.1 ms")
+    ]
     shown = {column: [float(row[column]) for row in engines] for column in ("steady_ttft_p95_ms", "steady_tpot_p95_ms")}
     words = " ".join(PAGE.split())
     for values in (

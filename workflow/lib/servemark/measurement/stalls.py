@@ -23,13 +23,14 @@ import numpy as np
 from servemark.measurement.raw import Request
 from servemark.measurement.reasons import AGAIN, reason
 from servemark.measurement.silence import FACTOR, LONG_S
+from servemark.measurement.statistics import span_of
 from servemark.records import Reason
 
 STALLED = "stalled"
 SHARE = 0.02
 """Share of the streams' time in stalls from which on a measurement is SUSPECT. Seen: 0."""
 STOP_S = 0.25
-"""A shorter time without any token is no stop of the server. Steps that read prompts took up to 0.22 s (four H200, docs/benchmarks)."""
+"""A shorter time without any token is no stop of the server."""
 
 
 def reasons(good: Sequence[Request]) -> Iterator[Reason]:
@@ -52,25 +53,43 @@ def reasons(good: Sequence[Request]) -> Iterator[Reason]:
     stalled = waits > explained
     share = float(waits[stalled].sum() / gaps.sum())
     if share >= SHARE:
-        sentences = [f"Streams stood still for {share:.1%} of their time, up to {waits[stalled].max():.1f} s at once."]
-        if len(found := stops(streams)):
-            sentences.append(f"Stops of the whole server: {len(found)}, {found.sum():.1f} s together, the longest {found.max():.1f} s.")
-        sentences.append(f"A stream gets a chunk every {gaps.mean():.3f} s on average, and a prompt takes {usual_s:.3f} s.")
-        yield reason(STALLED, " ".join([*sentences, "So the workload does not explain it.", AGAIN]))
+        sentences = [
+            f"Streams stood still for {share:.1%} of their time, up to {waits[stalled].max():.1f} s at once. A stream gets a chunk every "
+            f"{gaps.mean():.3f} s on average, and a prompt takes {usual_s:.3f} s, so the workload does not explain it."
+        ]
+        if len(found := stops(good)):
+            sentences.append(
+                f"In all, no request received a token for {found.sum():.1f} of {span_of(good):.1f} s (stops: {len(found)}, the longest "
+                f"{found.max():.1f} s; prompts may explain some)."
+            )
+        yield reason(STALLED, " ".join([*sentences, AGAIN]))
 
 
-def stops(streams: Sequence[Request]) -> np.ndarray:
-    """Return the times in seconds in which requests were in flight and none received a token.
+def stops(good: Sequence[Request]) -> np.ndarray:
+    """Return the times in which requests were in flight and none received a token.
 
-    A stop is longer than ``STOP_S`` and than ``silence.FACTOR`` steps. ``streams``: requests with more than one chunk.
+    A stop is longer than ``STOP_S`` and than the median time between two chunks of a stream, because streams of one wave get their chunks
+    almost together. The time before the first token of the load does not count. The time in which the server reads long prompts does.
+
+    Args:
+        good: requests whose times are possible.
+
+    Returns:
+        Lengths in seconds, in order of time; shape (stops,).
     """
-    chunks = [request.start + np.cumsum([request.ttft, *request.itls]) for request in streams]
-    arrived = np.sort(np.concatenate(chunks))
-    step_s = sum(sum(request.itls) for request in streams) / max(1, sum(request.output_tokens - 1 for request in streams))
-    waits, begins = np.diff(arrived), arrived[:-1]
-    starts, ends = np.sort([request.start for request in streams]), np.sort([moments[-1] for moments in chunks])
-    in_flight = np.searchsorted(starts, begins, side="right") - np.searchsorted(ends, begins, side="right")
-    return waits[(waits > max(STOP_S, FACTOR * step_s)) & (in_flight > 0)]
+    gaps = [gap for request in good for gap in request.itls]
+    if not gaps:
+        return np.empty(0)
+    chunks = [request.start + np.cumsum([request.ttft, *request.itls]) for request in good]
+    starts, lasts = np.array([request.start for request in good]), np.array([moments[-1] for moments in chunks])
+    arrived, limit = np.sort(np.concatenate(chunks)), max(STOP_S, float(np.median(gaps)))
+    found = []
+    for at in np.flatnonzero(np.diff(arrived) > limit):
+        begin, end = arrived[at], arrived[at + 1]
+        in_flight = starts[(starts < end) & (lasts > begin)]
+        if len(in_flight):
+            found.append(end - max(begin, in_flight.min()))
+    return np.array([seconds for seconds in found if seconds > limit])
 
 
 class Reading:

@@ -201,7 +201,7 @@ def _notes(frame: pd.DataFrame, accepted: Sequence[Mapping[str, Any]]) -> list[s
         notes.append("? = SUSPECT: accepted, but at least one check failed. The report shows the details.")
         codes = Counter(code for text in suspect for code in dict.fromkeys(text.split()))
         counted = ", ".join(f"{code} {count}" for code, count in codes.most_common())
-        why = f"measurements by reason (docs/reference/reasons.md): {counted}"
+        why = f"SUSPECT by reason, some by several (docs/reference/reasons.md): {counted}"
         notes += textwrap.wrap(why, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
     texts = frame.loc[frame["verdict"] != "INVALID", "thresholds"].dropna()
     looser = dict.fromkeys(filter(None, (thresholds.looser(thresholds.parsed(text)) for text in texts)))
